@@ -1,0 +1,192 @@
+// Blocks of the arena: find, split, join, slide.
+#include "arena.h"
+
+#include <stdexcept>
+#include <string>
+
+namespace coop {
+
+Arena::Arena(Bytes capacity, Bytes alignment, Placement placement)
+    : capacity_(capacity / alignment * alignment),
+      alignment_(alignment),
+      placement_(placement),
+      free_bytes_(capacity_),
+      free_(placement == Placement::best_fit ? FreeOrder::size : FreeOrder::address) {
+  Block* all = pool_.make();
+  all->bytes = capacity_;
+  first_ = last_ = all;
+  free_.insert(all);
+}
+
+Block* Arena::allocate(Bytes bytes, Side side) {
+  bytes = round(bytes);
+  Block* hole = placement_ == Placement::best_fit ? free_.smallest(bytes)
+                : side == Side::low               ? free_.lowest(bytes)
+                                                  : free_.highest(bytes);
+  return hole ? take(hole, bytes, side) : nullptr;
+}
+
+Block* Arena::take(Block* hole, Bytes bytes, Side side) {
+  bytes = round(bytes);
+  free_.erase(hole);
+  Block* block = hole;
+  if (hole->bytes > bytes) {
+    Block* rest = pool_.make();
+    if (side == Side::low) {
+      rest->offset = hole->offset + bytes;
+      rest->bytes = hole->bytes - bytes;
+      link_after(hole, rest);
+    } else {  // the hole stays in front, the block is the new one behind it
+      rest->offset = hole->end() - bytes;
+      rest->bytes = bytes;
+      link_after(hole, rest);
+      block = rest;
+      rest = hole;
+    }
+    if (rest == hole) {
+      rest->bytes -= bytes;
+    } else {
+      block->bytes = bytes;
+    }
+    free_.insert(rest);
+  }
+  block->state = Block::State::raw;
+  free_bytes_ -= block->bytes;
+  raw_.insert(block);
+  return block;
+}
+
+Block* Arena::release(Block* block) {
+  if (block->state == Block::State::raw) raw_.erase(block);
+  block->storage = nullptr;
+  block->state = Block::State::free;
+  free_bytes_ += block->bytes;
+  if (Block* below = block->prev; below && below->state == Block::State::free) {
+    free_.erase(below);
+    below->bytes += block->bytes;
+    unlink(block);
+    pool_.release(block);
+    block = below;
+  }
+  if (Block* above = block->next; above && above->state == Block::State::free) {
+    free_.erase(above);
+    block->bytes += above->bytes;
+    unlink(above);
+    pool_.release(above);
+  }
+  free_.insert(block);
+  return block;
+}
+
+Block* Arena::slide_down(Block* block) {
+  Block* hole = block->prev;
+  free_.erase(hole);
+  const Bytes low = hole->offset;
+  unlink(hole);
+  block->offset = low;
+  hole->offset = block->end();
+  link_after(block, hole);
+  if (Block* above = hole->next; above && above->state == Block::State::free) {
+    free_.erase(above);
+    hole->bytes += above->bytes;
+    unlink(above);
+    pool_.release(above);
+  }
+  free_.insert(hole);
+  return hole;
+}
+
+Block* Arena::raw_at(Bytes offset) const { return raw_.find(offset); }
+
+void Arena::settle(Block* block, Storage* storage) {
+  raw_.erase(block);
+  block->state = Block::State::used;
+  block->storage = storage;
+}
+
+void Arena::unsettle(Block* block) {
+  block->state = Block::State::raw;
+  block->storage = nullptr;
+  raw_.insert(block);
+}
+
+void Arena::link_after(Block* block, Block* fresh) {
+  fresh->prev = block;
+  fresh->next = block->next;
+  (block->next ? block->next->prev : last_) = fresh;
+  block->next = fresh;
+}
+
+void Arena::unlink(Block* block) {
+  (block->prev ? block->prev->next : first_) = block->next;
+  (block->next ? block->next->prev : last_) = block->prev;
+}
+
+void Arena::check() const {
+  Bytes at = 0, free = 0, largest = 0;
+  const Block* before = nullptr;
+  for (const Block* block = first_; block; before = block, block = block->next) {
+    const auto fail = [&](const char* what) {
+      throw std::logic_error(std::string("rule 1: block at ") + std::to_string(block->offset) + " of " +
+                             std::to_string(block->bytes) + " B: " + what);
+    };
+    if (block->offset != at) fail("does not start where the one before ends");
+    if (block->bytes == 0) fail("is empty");
+    if (block->prev != before) fail("is linked wrongly");
+    if (block->state == Block::State::free) {
+      if (before && before->state == Block::State::free) fail("free beside free");
+      free += block->bytes;
+      if (block->bytes > largest) largest = block->bytes;
+    }
+    if ((block->state == Block::State::used) != (block->storage != nullptr)) fail("has the wrong state");
+    if (block->storage && block->storage->block != block) fail("is not where its storage says");
+    at = block->end();
+  }
+  if (at != capacity_ || before != last_) throw std::logic_error("rule 1: the blocks do not fill the arena");
+  if (free != free_bytes_) throw std::logic_error("rule 1: free bytes are counted wrongly");
+  if (largest != free_.largest()) throw std::logic_error("rule 1: the tree of free blocks is wrong");
+}
+
+void Arena::RawTable::insert(Block* block) {
+  if (++count_ * 2 > slots_.size()) {
+    std::vector<Block*> old(slots_.size() * 2);
+    old.swap(slots_);
+    for (Block* other : old) {
+      if (!other) continue;
+      std::size_t i = home(other->offset);
+      while (slots_[i]) i = (i + 1) & (slots_.size() - 1);
+      slots_[i] = other;
+    }
+  }
+  std::size_t i = home(block->offset);
+  while (slots_[i]) i = (i + 1) & (slots_.size() - 1);
+  slots_[i] = block;
+}
+
+void Arena::RawTable::erase(const Block* block) {
+  const std::size_t mask = slots_.size() - 1;
+  std::size_t i = home(block->offset);
+  while (slots_[i] != block) i = (i + 1) & mask;
+  for (std::size_t j = i;;) {  // close the gap, so that every probe still ends at an empty slot
+    slots_[i] = nullptr;
+    std::size_t from;
+    do {
+      j = (j + 1) & mask;
+      if (!slots_[j]) {
+        --count_;
+        return;
+      }
+      from = home(slots_[j]->offset);
+    } while (i <= j ? (i < from && from <= j) : (i < from || from <= j));
+    slots_[i] = slots_[j];
+    i = j;
+  }
+}
+
+Block* Arena::RawTable::find(Bytes offset) const {
+  std::size_t i = home(offset);
+  while (slots_[i] && slots_[i]->offset != offset) i = (i + 1) & (slots_.size() - 1);
+  return slots_[i];
+}
+
+}  // namespace coop

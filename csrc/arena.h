@@ -1,0 +1,75 @@
+// One contiguous address range of exactly the budget's size, cut into blocks in address order.
+//
+// The arena deals in offsets: the bytes themselves belong to the driver. It never grows (rule 1). Neighbouring free
+// blocks are always joined. Finding, splitting and joining are logarithmic in the number of free blocks.
+#pragma once
+
+#include <vector>
+
+#include "free_tree.h"
+#include "pool.h"
+#include "types.h"
+
+namespace coop {
+
+class Arena {
+ public:
+  Arena(Bytes capacity, Bytes alignment, Placement placement);
+
+  Bytes capacity() const { return capacity_; }
+  Bytes free_bytes() const { return free_bytes_; }
+  Bytes largest_free() const { return free_.largest(); }
+  Bytes round(Bytes bytes) const { return (bytes + alignment_ - 1) / alignment_ * alignment_; }
+  std::size_t blocks() const { return pool_.size(); }
+  Block* first() const { return first_; }
+  Block* last() const { return last_; }
+
+  // A raw block of at least that size, or null. `bytes` is rounded up here.
+  Block* allocate(Bytes bytes, Side side);
+  // The same, cut from this free block (which must be large enough).
+  Block* take(Block* hole, Bytes bytes, Side side);
+  // Gives a block back; returns the free block it has become part of.
+  Block* release(Block* block);
+  // Moves a block to the low edge of the free block just below it. Its bytes are the caller's to copy.
+  // Returns the free block now behind it.
+  Block* slide_down(Block* block);
+
+  // The raw block at this offset; null if there is none.
+  Block* raw_at(Bytes offset) const;
+  // A raw block becomes the place of a storage, and back.
+  void settle(Block* block, Storage* storage);
+  void unsettle(Block* block);
+
+  // Throws std::logic_error when the blocks do not tile the arena or two free ones touch.
+  void check() const;
+
+ private:
+  // Raw blocks by offset: open addressing, linear probing.
+  class RawTable {
+   public:
+    RawTable() : slots_(64) {}
+    void insert(Block* block);
+    void erase(const Block* block);
+    Block* find(Bytes offset) const;
+
+   private:
+    std::size_t home(Bytes offset) const { return (offset * 0x9E3779B97F4A7C15ull >> 20) & (slots_.size() - 1); }
+    std::vector<Block*> slots_;
+    std::size_t count_ = 0;
+  };
+
+  void link_after(Block* block, Block* fresh);
+  void unlink(Block* block);
+
+  Bytes capacity_;
+  Bytes alignment_;
+  Placement placement_;
+  Bytes free_bytes_;
+  FreeTree free_;
+  Pool<Block> pool_;
+  RawTable raw_;
+  Block* first_ = nullptr;
+  Block* last_ = nullptr;
+};
+
+}  // namespace coop

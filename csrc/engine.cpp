@@ -1,0 +1,421 @@
+// The engine's surface: what a driver calls around each op, and the bookkeeping of storages.
+#include "engine.h"
+
+#include <stdexcept>
+#include <utility>
+
+namespace coop {
+
+namespace {
+constexpr std::size_t kPortion = 16;  // records released with each op: more than one op makes, so none pile up
+}
+
+Engine::Engine(const Options& options, Driver& driver)
+    : options_(options),
+      driver_(driver),
+      arena_(options.budget, options.alignment, options.placement),
+      lineage_(options_, [this](Storage& storage) { forget(storage); }, [this](Op& op) { driver_.drop(op); }),
+      policy_(make_policy(options_)) {}
+
+Engine::~Engine() { lineage_.sweep(SIZE_MAX); }
+
+// --- from inside kernels -----------------------------------------------------------------------------------------------
+
+Block* Engine::allocate(Bytes bytes) {
+  const Lock lock(mutex_);
+  const Side side = bytes <= options_.tiny ? Side::low : side_;
+  Block* block = arena_.allocate(bytes, side);
+  if (!block) block = make_room(bytes, side);
+  ++counts_.allocations;
+  raw_ += block->bytes;
+  if (const Bytes now = in_use(); now > peak_) peak_ = now;
+  if (const Bytes now = sources_ + operands_ + raw_; now > floor_) floor_ = now;
+  note(EventKind::place, nullptr, block->offset, block->bytes);
+  return block;
+}
+
+void Engine::free(Bytes offset) {
+  const Lock lock(mutex_);
+  Block* block = arena_.raw_at(offset);
+  if (!block) throw std::logic_error("free of an address that was not handed out");
+  raw_ -= block->bytes;
+  note(EventKind::free, nullptr, block->offset, block->bytes);
+  arena_.release(block);
+  check_at_event();
+}
+
+// --- around an op ------------------------------------------------------------------------------------------------------
+
+void Engine::lock_operand(Storage& storage) {
+  if (storage.locks++ == 0 && storage.producer && !storage.foreign) {
+    storage.charged = true;
+    operands_ += storage.bytes;
+  }
+}
+
+void Engine::unlock_operand(Storage& storage) {
+  if (--storage.locks == 0 && std::exchange(storage.charged, false)) operands_ -= storage.bytes;
+}
+
+void Engine::enter(std::span<Storage* const> inputs) {
+  Lock lock(mutex_);
+  bool ready = true;
+  for (Storage* input : inputs) {
+    input->last_access = now_;
+    ready = ready && input->resident();
+  }
+  if (!ready) {
+    for (Storage* input : inputs) ++input->pins;
+    try {
+      for (Storage* input : inputs) {
+        if (input->evicted()) bring_back(*input, lock);
+      }
+    } catch (...) {
+      for (Storage* input : inputs) --input->pins;
+      throw;
+    }
+    for (Storage* input : inputs) --input->pins;
+  }
+  for (Storage* input : inputs) lock_operand(*input);
+}
+
+void Engine::leave(std::span<Storage* const> inputs) {
+  const Lock lock(mutex_);
+  for (Storage* input : inputs) {
+    unlock_operand(*input);
+    lineage_.reconsider(*input);
+  }
+}
+
+void Engine::ran(Seconds cost) {
+  const Lock lock(mutex_);
+  ++counts_.ops;
+  counts_.op_seconds += cost;
+  now_ += cost;
+  lineage_.sweep(kPortion);
+}
+
+// --- storages ----------------------------------------------------------------------------------------------------------
+
+Storage* Engine::bind(Bytes offset, Bytes bytes, void* handle) {
+  const Lock lock(mutex_);
+  Block* block = arena_.raw_at(offset);
+  if (!block) return nullptr;
+  Storage* storage = lineage_.make_storage(bytes);
+  raw_ -= block->bytes;
+  arena_.settle(block, storage);
+  storage->block = block;
+  storage->engine = this;
+  storage->handle = handle;
+  storage->held = handle != nullptr;
+  storage->last_access = now_;
+  sources_ += bytes;
+  return storage;
+}
+
+Storage* Engine::bind_hidden(Bytes offset, Bytes bytes) { return bind(offset, bytes, nullptr); }
+
+Storage* Engine::bind_foreign(Bytes bytes, void* handle) {
+  const Lock lock(mutex_);
+  Storage* storage = lineage_.make_storage(bytes);
+  storage->engine = this;
+  storage->handle = handle;
+  storage->foreign = true;
+  return storage;
+}
+
+void Engine::let_go(Storage& storage) {
+  const Lock lock(mutex_);
+  storage.held = false;
+  storage.handle = nullptr;
+  if (std::exchange(storage.exposed, false)) --storage.locks;
+  if (storage.evicted()) held_evicted_.erase(&storage);
+  note(EventKind::die, &storage, storage.block ? storage.block->offset : 0, storage.bytes);
+  if (storage.producer && storage.block) {
+    cached_ += storage.block->bytes;
+    if (!options_.keep_dead && storage.uses && storage.evictable()) {  // eager eviction
+      release_block(storage);
+      lineage_.evicted(storage);
+    }
+  }
+  lineage_.reconsider(storage);
+  check_at_event();
+}
+
+void Engine::reconsider(Storage& storage) {
+  const Lock lock(mutex_);
+  lineage_.reconsider(storage);
+}
+
+// Called by the lineage when the last reference to a storage is gone.
+void Engine::forget(Storage& storage) {
+  if (storage.block) release_block(storage);
+  driver_.drop(storage);
+}
+
+Block* Engine::release_block(Storage& storage) {
+  Block* block = std::exchange(storage.block, nullptr);
+  if (!storage.producer) {
+    sources_ -= storage.bytes;
+  } else if (!storage.held) {
+    cached_ -= block->bytes;
+  }
+  note(EventKind::free, &storage, block->offset, block->bytes);
+  return arena_.release(block);
+}
+
+// --- lineage -----------------------------------------------------------------------------------------------------------
+
+void Engine::record(void* recipe, Seconds cost, std::span<Storage* const> inputs, std::span<Storage* const> outputs,
+                    InPlace in_place) {
+  const Lock lock(mutex_);
+  for (Storage* output : outputs) {
+    if (output && output->block) sources_ -= output->bytes;
+  }
+  Op* op = lineage_.make_op(recipe, cost, inputs, outputs, in_place);
+  ++counts_.recorded_ops;
+  if (op->output_bytes) classes_.add(cost / static_cast<double>(op->output_bytes), op->output_bytes);
+  check_at_event();
+}
+
+bool Engine::too_deep(std::span<Storage* const> inputs) const {
+  for (const Storage* input : inputs) {
+    if (input->producer && input->producer->depth + 1 >= options_.max_depth) return true;
+  }
+  return false;
+}
+
+void Engine::before_overwrite(Storage& storage) {
+  if (!storage.source() || storage.uses == 0) return;
+  Lock lock(mutex_);
+  lineage_.sweep(SIZE_MAX);
+  if (storage.uses) settle(storage, lock);
+}
+
+void Engine::settle(Storage& source, Lock& lock) {
+  std::vector<Storage*> dependents;
+  lineage_.held_dependents(source, dependents);
+  for (Storage* dependent : dependents) ++dependent->pins;
+  ++source.pins;
+  const auto unpin_all = [&] {
+    --source.pins;
+    for (Storage* dependent : dependents) {
+      --dependent->pins;
+      lineage_.reconsider(*dependent);
+    }
+  };
+  try {
+    for (Storage* dependent : dependents) {
+      if (dependent->evicted()) bring_back(*dependent, lock);
+    }
+  } catch (...) {
+    unpin_all();
+    throw;
+  }
+  for (Storage* dependent : dependents) commit_resident(*dependent);
+  unpin_all();
+  lineage_.sweep(SIZE_MAX);
+  if (options_.checks && source.uses) throw std::logic_error("rule 5: a source that is still needed would be overwritten");
+}
+
+Storage* Engine::copy_on_write(Storage& storage) {
+  const Lock lock(mutex_);
+  Block* copy = arena_.allocate(storage.bytes, side_);
+  if (!copy) copy = make_room(storage.bytes, side_);  // the storage is locked: it stays
+  driver_.copy(copy->offset, storage.block->offset, storage.bytes);
+  Storage* old = lineage_.split(storage);
+  old->block = storage.block;
+  old->block->storage = old;
+  cached_ += old->block->bytes;
+  arena_.settle(copy, &storage);
+  storage.block = copy;
+  sources_ += storage.bytes;
+  driver_.attach(storage);
+  if (const Bytes now = in_use(); now > peak_) peak_ = now;
+  return old;
+}
+
+Storage* Engine::split(Storage& storage) {
+  const Lock lock(mutex_);
+  Storage* old = lineage_.split(storage);
+  sources_ += storage.bytes;
+  lineage_.evicted(*old);
+  return old;
+}
+
+void Engine::commit_resident(Storage& storage) {
+  if (!storage.producer) return;
+  if (storage.block) {
+    sources_ += storage.bytes;
+    if (!storage.held) cached_ -= storage.block->bytes;
+  }
+  if (std::exchange(storage.charged, false)) operands_ -= storage.bytes;
+  lineage_.commit(storage);
+  ++counts_.commits;
+  note(EventKind::commit, &storage, storage.block ? storage.block->offset : 0, storage.bytes);
+}
+
+void Engine::commit(Storage& storage) {
+  Lock lock(mutex_);
+  if (!storage.producer) return;
+  if (storage.evicted()) {
+    ++storage.pins;
+    try {
+      bring_back(storage, lock);
+    } catch (...) {
+      --storage.pins;
+      throw;
+    }
+    --storage.pins;
+  }
+  commit_resident(storage);
+}
+
+void Engine::materialise(Storage& storage) {
+  pin(storage);
+  unpin(storage);
+}
+
+void Engine::pin(Storage& storage) {
+  Lock lock(mutex_);
+  ++storage.pins;
+  storage.last_access = now_;
+  if (storage.resident()) return;
+  try {
+    bring_back(storage, lock);
+  } catch (...) {
+    --storage.pins;
+    throw;
+  }
+}
+
+void Engine::unpin(Storage& storage) {
+  const Lock lock(mutex_);
+  --storage.pins;
+  lineage_.reconsider(storage);
+}
+
+void Engine::expose(Storage& storage) {
+  if (storage.exposed) return;
+  commit(storage);
+  const Lock lock(mutex_);
+  storage.exposed = true;
+  ++storage.locks;
+}
+
+// --- everything --------------------------------------------------------------------------------------------------------
+
+void Engine::evacuate(Storage& storage, std::vector<Storage*>& outside) {
+  driver_.evacuate(storage);
+  commit_resident(storage);
+  release_block(storage);
+  storage.foreign = true;
+  outside.push_back(&storage);
+}
+
+std::size_t Engine::retire() {
+  Lock lock(mutex_);
+  std::vector<Storage*> outside;
+  const auto evacuate_all = [&] {
+    std::vector<Storage*> leaving;
+    for (Block* block = arena_.first(); block; block = block->next) {
+      if (Storage* storage = block->storage; storage && storage->held && !storage->exposed) leaving.push_back(storage);
+    }
+    for (Storage* storage : leaving) evacuate(*storage, outside);
+  };
+  evacuate_all();
+  std::size_t lost = 0;
+  while (!held_evicted_.empty()) {
+    Storage* storage = *held_evicted_.begin();
+    ++storage->pins;
+    try {
+      bring_back(*storage, lock);
+      --storage->pins;
+    } catch (...) {
+      --storage->pins;
+      held_evicted_.erase(storage);
+      driver_.abandon(*storage);
+      lineage_.commit(*storage);
+      outside.push_back(storage);
+      ++lost;
+    }
+    evacuate_all();
+  }
+  for (Storage* storage : outside) {
+    storage->held = false;
+    storage->pins = 0;
+    lineage_.reconsider(*storage);
+  }
+  lineage_.sweep(SIZE_MAX);
+  return lost;
+}
+
+Block* Engine::raw_block(Bytes offset) const {
+  const Lock lock(mutex_);
+  return arena_.raw_at(offset);
+}
+
+bool Engine::empty() const {
+  const Lock lock(mutex_);
+  return arena_.free_bytes() == arena_.capacity();
+}
+
+Stats Engine::stats() const {
+  const Lock lock(mutex_);
+  Stats stats = counts_;
+  stats.budget = options_.budget;
+  stats.in_use = in_use();
+  stats.cached = cached_;
+  stats.peak = peak_;
+  stats.free = arena_.free_bytes();
+  stats.largest_free = arena_.largest_free();
+  stats.sources = sources_;
+  stats.floor = floor_;
+  stats.storages = lineage_.storages();
+  stats.exact_costs = lineage_.exact_costs();
+  stats.union_find_costs = lineage_.union_find_costs();
+  stats.fragmentation = fragmentation_count_ ? fragmentation_sum_ / static_cast<double>(fragmentation_count_) : 0;
+  return stats;
+}
+
+std::vector<Event> Engine::take_events() {
+  const Lock lock(mutex_);
+  return std::exchange(events_, {});
+}
+
+void Engine::note(EventKind kind, const Storage* storage, Bytes offset, Bytes bytes) {
+  if (watching_) events_.push_back({kind, now_, storage ? storage->id : 0, offset, bytes});
+}
+
+void Engine::check() const {
+  const Lock lock(mutex_);
+  check_unlocked();
+}
+
+void Engine::check_unlocked() const {
+  arena_.check();
+  Bytes sources = 0, cached = 0, raw = 0;
+  for (const Block* block = arena_.first(); block; block = block->next) {
+    if (block->state == Block::State::raw) raw += block->bytes;
+    if (!block->storage) continue;
+    const Storage& storage = *block->storage;
+    lineage_.check(storage);
+    if (block->bytes < storage.bytes) throw std::logic_error("rule 1: a storage is larger than its block");
+    if (storage.source()) {
+      sources += storage.bytes;
+    } else if (!storage.held) {
+      cached += block->bytes;
+    }
+  }
+  for (const Storage* storage : held_evicted_) {
+    lineage_.check(*storage);
+    if (storage->resident()) throw std::logic_error("rule 2: a storage is both resident and evicted");
+  }
+  if (sources != sources_ || cached != cached_ || raw != raw_) {
+    throw std::logic_error("rule 1: bytes are counted wrongly: sources " + std::to_string(sources) + " / " +
+                           std::to_string(sources_) + ", cached " + std::to_string(cached) + " / " +
+                           std::to_string(cached_) + ", raw " + std::to_string(raw) + " / " + std::to_string(raw_));
+  }
+}
+
+}  // namespace coop

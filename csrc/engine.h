@@ -1,0 +1,209 @@
+// The engine: lineage + arena + policy, for one budget.
+//
+// A driver (the torch hook, or a trace player) runs a program op by op:
+//
+//     enter(inputs)                       every input is resident and locked
+//       allocate(bytes) / free(offset)    from inside the kernel, on any thread
+//     bind(...) / record(...)             outputs become storages, the op becomes lineage
+//     leave(inputs)
+//
+// allocate, free and let_go may be called from any thread; the rest from the thread that runs the program. The lock
+// covers bookkeeping only and is never held while a kernel runs.
+#pragma once
+
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "arena.h"
+#include "classes.h"
+#include "events.h"
+#include "lineage.h"
+#include "policy.h"
+#include "types.h"
+
+namespace coop {
+
+// What the engine asks of whoever runs the program.
+class Driver {
+ public:
+  virtual ~Driver() = default;
+  // Runs the op again and returns what it cost. Inputs are resident and locked. Each output's raw block goes to
+  // `produced`, null where it has none. An in-place op works on `target`, which holds the bytes of its first input.
+  virtual Seconds replay(Op& op, Block* target, Block** produced) = 0;
+  // The bytes of a held storage are about to leave.
+  virtual void detach(Storage& storage) = 0;
+  // The bytes of a held storage are at its block's offset from now on.
+  virtual void attach(Storage& storage) = 0;
+  // Copies inside the arena; the ranges may overlap.
+  virtual void copy(Bytes to, Bytes from, Bytes bytes) = 0;
+  // A record or a storage is gone: release what belongs to it. Called under the engine's lock.
+  virtual void drop(Op& op) = 0;
+  virtual void drop(Storage& storage) = 0;
+  // Moves the bytes of a held storage out of the arena, for good.
+  virtual void evacuate(Storage& storage) = 0;
+  // A held storage will never be brought back: reading it is an error from now on.
+  virtual void abandon(Storage& storage) = 0;
+  // A digest of bytes in the arena, for checks of rule 4.
+  virtual std::uint64_t digest(Bytes offset, Bytes bytes) = 0;
+};
+
+// No room. The program can go on after catching it (rule 8).
+struct Shortage : std::exception {
+  Bytes needed = 0;       // in one piece
+  Bytes largest = 0;      // the largest piece that could be freed
+  Bytes budget = 0;
+  Bytes locked = 0;       // operands of the running op
+  Bytes scratch = 0;      // raw blocks: unfinished outputs and kernels' scratch
+  Bytes pinned = 0;       // by the user, or waiting for a recomputation
+  Bytes sources = 0;      // cannot be recomputed
+  Bytes exposed = 0;      // a pointer to them is known outside
+  Bytes enough = 0;       // the smallest budget that would have served
+  const char* what() const noexcept override { return "no room in the arena"; }
+};
+
+struct Stats {
+  Bytes budget = 0, in_use = 0, peak = 0, cached = 0, free = 0, largest_free = 0;
+  Bytes sources = 0, floor = 0;  // floor: most ever needed at once by sources and one op
+  std::uint64_t allocations = 0, evictions = 0, rematerialisations = 0, replays = 0, moves = 0, commits = 0;
+  std::uint64_t searches = 0, ops = 0, recorded_ops = 0, storages = 0;
+  std::uint64_t exact_costs = 0, union_find_costs = 0;
+  Bytes evicted_bytes = 0, moved_bytes = 0;
+  Seconds op_seconds = 0, recompute_seconds = 0, search_seconds = 0, move_seconds = 0;
+  double fragmentation = 0;
+};
+
+class Engine {
+ public:
+  Engine(const Options& options, Driver& driver);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // --- from inside kernels -------------------------------------------------------------------------------------------
+  Block* allocate(Bytes bytes);
+  void free(Bytes offset);
+  // The raw block at this offset, null if there is none.
+  Block* raw_block(Bytes offset) const;
+  // Time spent making room so far: not part of any op's cost.
+  Seconds room_seconds() const { return room_seconds_; }
+
+  // --- around an op --------------------------------------------------------------------------------------------------
+  // Where the outputs of the op that runs next should go.
+  void expect(Side side) { side_ = side; }
+  Side side_of(double density) const { return options_.partition ? classes_.side(density) : Side::low; }
+  // Brings every input back, in place and locked until leave. Rule 3.
+  void enter(std::span<Storage* const> inputs);
+  void leave(std::span<Storage* const> inputs);
+  // Of an op that ran, recorded or not.
+  void ran(Seconds cost);
+
+  // --- storages ------------------------------------------------------------------------------------------------------
+  // The raw block at this offset becomes a storage: a source, until an op is recorded that makes it.
+  Storage* bind(Bytes offset, Bytes bytes, void* handle);
+  // A storage outside the arena. It lives while ops read it.
+  Storage* bind_foreign(Bytes bytes, void* handle);
+  // Nobody outside refers to it any more.
+  void let_go(Storage& storage);
+  // A foreign storage that no recorded op reads is forgotten.
+  void reconsider(Storage& storage);
+
+  // --- lineage -------------------------------------------------------------------------------------------------------
+  // The op can be run again. Takes ownership of the recipe.
+  void record(void* recipe, Seconds cost, std::span<Storage* const> inputs, std::span<Storage* const> outputs,
+              InPlace in_place = InPlace::no);
+  // Whether the lineage behind an op that reads these would be longer than is good for anybody.
+  bool too_deep(std::span<Storage* const> inputs) const;
+  // To be called before a storage is overwritten, before its op is entered. Rule 5.
+  void before_overwrite(Storage& storage);
+  // Without recomputable in-place: the storage moves to a copy, and the old version stays behind and is returned.
+  Storage* copy_on_write(Storage& storage);
+  // A recomputable storage has been overwritten. Returns the old version: evicted unless copied, it keeps the recipe
+  // and the consumers. The storage itself is a source until a record tells how it was made.
+  Storage* split(Storage& storage);
+  // Cuts the lineage: resident, and a source from now on.
+  void commit(Storage& storage);
+  void materialise(Storage& storage);
+  void pin(Storage& storage);
+  void unpin(Storage& storage);
+  // A pointer escapes: resident, committed, and never moved again while it lives.
+  void expose(Storage& storage);
+  // A source that only the lineage refers to.
+  Storage* bind_hidden(Bytes offset, Bytes bytes);
+
+  // --- everything ----------------------------------------------------------------------------------------------------
+  // Packs what cannot leave at the low end and evicts the rest: the last resort before giving up on an op. No kernel
+  // may be running.
+  void compact();
+  // The end: brings back whatever is held outside and moves it out of the arena, then drops the lineage. Returns how many
+  // storages could not be brought back. What is exposed stays where it is.
+  std::size_t retire();
+  // No block is in use: nothing refers to the arena any more.
+  bool empty() const;
+
+  Stats stats() const;
+  const Options& options() const { return options_; }
+  Driver& driver() { return driver_; }
+  const Arena& arena() const { return arena_; }
+  void watch(bool on) { watching_ = on; }
+  std::vector<Event> take_events();
+  // Checks of the rules; at level 2 they run by themselves at every event.
+  void check() const;
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+
+  Block* make_room(Bytes bytes, Side side);
+  Block* clear(Run run);
+  Shortage shortage(Bytes needed) const;
+  Block* evict(Storage& storage);
+  Block* slide(Storage& storage);
+  void place(Storage& storage, Block* block);
+  Block* release_block(Storage& storage);
+  void forget(Storage& storage);
+  void commit_resident(Storage& storage);
+  void settle(Storage& source, Lock& lock);
+  void compact_unlocked();
+  void evacuate(Storage& storage, std::vector<Storage*>& outside);
+
+  void bring_back(Storage& storage, Lock& lock);
+  void bring_back_leanly(Storage& storage, Lock& lock);
+  void replay(Op& op, Lock& lock);
+  Block* target_of(Op& op);
+
+  Bytes in_use() const { return arena_.capacity() - arena_.free_bytes() - cached_; }
+  void lock_operand(Storage& storage);
+  void unlock_operand(Storage& storage);
+  void note(EventKind kind, const Storage* storage, Bytes offset, Bytes bytes);
+  void check_at_event() const {
+    if (options_.checks >= 2) check_unlocked();
+  }
+  void check_unlocked() const;
+
+  const Options options_;
+  Driver& driver_;
+  mutable std::mutex mutex_;
+  Arena arena_;
+  Lineage lineage_;
+  Classes classes_;
+  std::unique_ptr<Policy> policy_;
+  Seconds now_ = 0;
+  Seconds staleness_ = 0;
+  Seconds room_seconds_ = 0;
+  Side side_ = Side::low;
+  Bytes cached_ = 0, peak_ = 0;
+  Bytes sources_ = 0, raw_ = 0, operands_ = 0;  // bytes now: of sources, raw blocks, locked operands that are not sources
+  Bytes floor_ = 0;
+  std::unordered_set<Storage*> held_evicted_;
+  double fragmentation_sum_ = 0;
+  std::uint64_t fragmentation_count_ = 0;
+  bool watching_ = false;
+  Stats counts_;
+  std::vector<Event> events_;
+};
+
+}  // namespace coop

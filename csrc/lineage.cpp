@@ -1,0 +1,357 @@
+// Lineage: making and dropping records, projected costs, walks.
+#include "lineage.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace coop {
+
+std::uint32_t Components::add(Seconds cost) {
+  std::uint32_t node;
+  if (free_.empty()) {
+    node = static_cast<std::uint32_t>(nodes_.size());
+    nodes_.emplace_back();
+  } else {
+    node = free_.back();
+    free_.pop_back();
+  }
+  nodes_[node] = {node, 1, cost};
+  return node;
+}
+
+std::uint32_t Components::find(std::uint32_t node) {
+  while (nodes_[node].parent != node) {
+    const std::uint32_t parent = nodes_[node].parent;
+    const std::uint32_t grandparent = nodes_[parent].parent;
+    if (grandparent != parent) {  // halve the path
+      nodes_[node].parent = grandparent;
+      ++nodes_[grandparent].references;
+      release(parent);
+    }
+    node = nodes_[node].parent;
+  }
+  return node;
+}
+
+void Components::join(std::uint32_t a, std::uint32_t b) {
+  a = find(a);
+  b = find(b);
+  if (a == b) return;
+  if (nodes_[a].references < nodes_[b].references) std::swap(a, b);
+  nodes_[b].parent = a;
+  ++nodes_[a].references;
+  nodes_[a].cost += nodes_[b].cost;
+}
+
+void Components::remove(std::uint32_t node, Seconds cost) {
+  Node& root = nodes_[find(node)];
+  root.cost = std::max(0.0, root.cost - cost);
+  release(node);
+}
+
+void Components::release(std::uint32_t node) {
+  while (--nodes_[node].references == 0) {
+    const std::uint32_t parent = nodes_[node].parent;
+    free_.push_back(node);
+    if (parent == node) return;
+    node = parent;
+  }
+}
+
+Lineage::Lineage(const Options& options, std::function<void(Storage&)> forget, std::function<void(Op&)> drop)
+    : options_(options), forget_(std::move(forget)), drop_(std::move(drop)) {}
+
+Lineage::~Lineage() { sweep(SIZE_MAX); }
+
+Storage* Lineage::make_storage(Bytes bytes) {
+  Storage* storage = storages_.make();
+  storage->bytes = bytes;
+  storage->id = next_id_++;
+  return storage;
+}
+
+Op* Lineage::make_op(void* recipe, Seconds cost, std::span<Storage* const> inputs, std::span<Storage* const> outputs,
+                     InPlace in_place) {
+  void* memory = std::malloc(sizeof(Op) + inputs.size() * sizeof(Edge) + outputs.size() * sizeof(Storage*));
+  if (!memory) throw std::bad_alloc();
+  Op* op = new (memory) Op;
+  op->recipe = recipe;
+  op->cost = cost;
+  op->inputs_count = static_cast<std::uint32_t>(inputs.size());
+  op->outputs_count = static_cast<std::uint32_t>(outputs.size());
+  op->in_place = in_place;
+  Edge* edge = op->inputs();
+  for (Storage* input : inputs) {
+    new (edge) Edge{input, op, nullptr, input->consumers};
+    if (input->consumers) input->consumers->prev = edge;
+    input->consumers = edge++;
+    ++input->uses;
+    if (input->producer) op->depth = std::max(op->depth, input->producer->depth + 1);
+  }
+  for (std::uint32_t i = 0; i < outputs.size(); ++i) {
+    Storage* output = outputs[i];
+    op->outputs()[i] = output;
+    if (!output) continue;
+    output->producer = op;
+    output->output = i;
+    output->epoch = 0;
+    op->output_bytes += output->bytes;
+    ++op->live_outputs;
+  }
+  ++ops_;
+  return op;
+}
+
+void Lineage::unlink(Edge& edge) {
+  (edge.prev ? edge.prev->next : edge.storage->consumers) = edge.next;
+  if (edge.next) edge.next->prev = edge.prev;
+  --edge.storage->uses;
+}
+
+Storage* Lineage::split(Storage& storage) {
+  Storage* old = make_storage(storage.bytes);
+  old->consumers = std::exchange(storage.consumers, nullptr);
+  old->uses = std::exchange(storage.uses, 0);
+  for (Edge* edge = old->consumers; edge; edge = edge->next) edge->storage = old;
+  old->producer = std::exchange(storage.producer, nullptr);
+  old->output = storage.output;
+  old->versions = storage.versions++;
+  old->last_access = storage.last_access;
+  old->unset = std::exchange(storage.unset, false);
+  old->digest = std::exchange(storage.digest, 0);
+  old->engine = storage.engine;
+  if (old->producer) old->producer->outputs()[old->output] = old;
+  storage.epoch = 0;
+  return old;
+}
+
+void Lineage::commit(Storage& storage) {
+  Op* op = std::exchange(storage.producer, nullptr);
+  if (!op) return;
+  op->outputs()[storage.output] = nullptr;
+  if (--op->live_outputs == 0) dying_.push_back(op);
+}
+
+void Lineage::reconsider(Storage& storage) {
+  if (storage.held || storage.uses || storage.pins || storage.locks) return;
+  if (storage.evicted()) restored(storage);  // costs around it no longer contain it
+  forget_(storage);
+  commit(storage);
+  storages_.release(&storage);
+}
+
+bool Lineage::sweep(std::size_t portion) {
+  for (; portion && !dying_.empty(); --portion) {
+    Op* op = dying_.front();
+    dying_.pop_front();
+    for (std::uint32_t i = 0; i < op->inputs_count; ++i) {
+      unlink(op->inputs()[i]);
+      reconsider(*op->inputs()[i].storage);
+    }
+    drop_(*op);
+    op->~Op();
+    std::free(op);
+    --ops_;
+  }
+  return dying_.empty();
+}
+
+void Lineage::evicted(Storage& storage) {
+  if (options_.cost == CostModel::own) return;
+  storage.component = components_.add(storage.producer ? storage.producer->cost : 0);
+  if (Op* op = storage.producer) {
+    for (std::uint32_t i = 0; i < op->inputs_count; ++i) {
+      if (Storage* input = op->inputs()[i].storage; input->component) components_.join(storage.component, input->component);
+    }
+  }
+  for (Edge* edge = storage.consumers; edge; edge = edge->next) {
+    for (std::uint32_t i = 0; i < edge->op->outputs_count; ++i) {
+      if (Storage* output = edge->op->outputs()[i]; output && output->component) {
+        components_.join(storage.component, output->component);
+      }
+    }
+  }
+  invalidate_around(storage);
+}
+
+void Lineage::restored(Storage& storage) {
+  if (!storage.component) return;
+  components_.remove(std::exchange(storage.component, 0), storage.producer ? storage.producer->cost : 0);
+  invalidate_around(storage);
+}
+
+Seconds Lineage::projected_cost(Storage& storage) {
+  if (options_.cost == CostModel::own) return storage.producer->cost;
+  if (storage.epoch != epoch_) {
+    if (options_.cost == CostModel::exact && around_exact(storage, storage.around)) {
+      ++exact_costs_;
+    } else {
+      storage.around = around_union_find(storage);
+      ++union_find_costs_;
+    }
+    storage.epoch = epoch_;
+  }
+  return storage.producer->cost + storage.around;
+}
+
+bool Lineage::around_exact(Storage& storage, Seconds& sum) {
+  ++stamp_;
+  sum = 0;
+  std::uint32_t visited = 0;
+  stack_.clear();
+  const auto up = [&](Op* op) {
+    for (std::uint32_t i = 0; i < op->inputs_count; ++i) {
+      if (Storage* input = op->inputs()[i].storage; input->evicted() && input->stamp != stamp_) {
+        input->stamp = stamp_;
+        stack_.push_back(input);
+      }
+    }
+  };
+  up(storage.producer);
+  while (!stack_.empty()) {
+    Op* op = stack_.back()->producer;
+    stack_.pop_back();
+    if (!op || op->stamp == stamp_) continue;
+    op->stamp = stamp_;
+    sum += op->cost;
+    if (++visited > options_.exact_limit) return false;
+    up(op);
+  }
+  const auto down = [&](Storage& from) {
+    for (Edge* edge = from.consumers; edge; edge = edge->next) {
+      for (std::uint32_t i = 0; i < edge->op->outputs_count; ++i) {
+        if (Storage* output = edge->op->outputs()[i]; output && output->evicted() && output->stamp != stamp_) {
+          output->stamp = stamp_;
+          stack_.push_back(output);
+        }
+      }
+    }
+  };
+  down(storage);
+  while (!stack_.empty()) {
+    Storage* next = stack_.back();
+    stack_.pop_back();
+    if (next->producer->stamp != stamp_) {
+      next->producer->stamp = stamp_;
+      sum += next->producer->cost;
+    }
+    if (++visited > options_.exact_limit) return false;
+    down(*next);
+  }
+  return true;
+}
+
+Seconds Lineage::around_union_find(Storage& storage) {
+  Seconds sum = 0;
+  std::vector<std::uint32_t> seen;
+  const auto add = [&](Storage* neighbour) {
+    if (!neighbour || !neighbour->component) return;
+    const std::uint32_t root = components_.find(neighbour->component);
+    if (std::find(seen.begin(), seen.end(), root) != seen.end()) return;
+    seen.push_back(root);
+    sum += components_.cost(root);
+  };
+  for (std::uint32_t i = 0; i < storage.producer->inputs_count; ++i) add(storage.producer->inputs()[i].storage);
+  for (Edge* edge = storage.consumers; edge; edge = edge->next) {
+    for (std::uint32_t i = 0; i < edge->op->outputs_count; ++i) add(edge->op->outputs()[i]);
+  }
+  return sum;
+}
+
+// The storages whose cached cost contains this one are reached from it through evicted storages, up or down.
+void Lineage::invalidate_around(Storage& storage) {
+  ++stamp_;
+  storage.epoch = 0;
+  std::uint32_t visited = 0;
+  for (const bool upwards : {true, false}) {
+    stack_.assign(1, &storage);
+    while (!stack_.empty()) {
+      Storage* from = stack_.back();
+      stack_.pop_back();
+      if (++visited > options_.exact_limit) {
+        ++epoch_;  // too many to name: all caches are void
+        return;
+      }
+      const auto visit = [&](Storage* next) {
+        if (!next || next->stamp == stamp_) return;
+        next->stamp = stamp_;
+        if (next->evicted()) {
+          stack_.push_back(next);
+        } else {
+          next->epoch = 0;
+        }
+      };
+      if (upwards) {
+        if (Op* op = from->producer) {
+          for (std::uint32_t i = 0; i < op->inputs_count; ++i) visit(op->inputs()[i].storage);
+        }
+      } else {
+        for (Edge* edge = from->consumers; edge; edge = edge->next) {
+          for (std::uint32_t i = 0; i < edge->op->outputs_count; ++i) visit(edge->op->outputs()[i]);
+        }
+      }
+    }
+  }
+}
+
+void Lineage::held_dependents(Storage& storage, std::vector<Storage*>& found) {
+  ++stamp_;
+  stack_.assign(1, &storage);
+  while (!stack_.empty()) {
+    Storage* from = stack_.back();
+    stack_.pop_back();
+    for (Edge* edge = from->consumers; edge; edge = edge->next) {
+      for (std::uint32_t i = 0; i < edge->op->outputs_count; ++i) {
+        Storage* output = edge->op->outputs()[i];
+        if (!output || output->stamp == stamp_) continue;
+        output->stamp = stamp_;
+        if (output->held) {
+          found.push_back(output);
+        } else {
+          stack_.push_back(output);
+        }
+      }
+    }
+  }
+}
+
+void Lineage::missing(Storage& storage, std::vector<Op*>& order) {
+  ++stamp_;
+  std::vector<std::pair<Op*, std::uint32_t>> path{{storage.producer, 0}};
+  storage.producer->stamp = stamp_;
+  while (!path.empty()) {
+    auto& [op, at] = path.back();
+    if (at == op->inputs_count) {
+      order.push_back(op);
+      path.pop_back();
+      continue;
+    }
+    Storage* input = op->inputs()[at++].storage;
+    if (input->resident() || input->producer->stamp == stamp_) continue;
+    input->producer->stamp = stamp_;
+    path.emplace_back(input->producer, 0);
+  }
+}
+
+void Lineage::check(const Storage& storage) const {
+  const auto fail = [&](const char* what) {
+    throw std::logic_error("lineage: storage " + std::to_string(storage.id) + " of " + std::to_string(storage.bytes) +
+                           " B: " + what);
+  };
+  std::uint32_t uses = 0;
+  for (const Edge* edge = storage.consumers; edge; edge = edge->next) {
+    if (edge->storage != &storage) fail("is not what its consumer reads");
+    ++uses;
+  }
+  if (uses != storage.uses) fail("counts its consumers wrongly");
+  if (storage.producer && storage.producer->outputs()[storage.output] != &storage) fail("is not its producer's output");
+  if (storage.evicted() && !storage.producer) fail("rule 2: is gone and cannot be brought back");
+  if (storage.evicted() && storage.locks) fail("rule 3: is locked and not resident");
+  if (!storage.held && !storage.uses && !storage.pins && !storage.locks) fail("should have been forgotten");
+}
+
+}  // namespace coop

@@ -1,0 +1,44 @@
+// Policies: which neighbouring blocks leave for this request?
+//
+// A policy sees the arena and the lineage and names one run of blocks. The engine evicts what is evictable in it, slides
+// what may only move to its low edge, and tries again. Coop names a run that is large enough at once; DTR, DTE and
+// LRU name one storage at a time.
+#pragma once
+
+#include <memory>
+
+#include "arena.h"
+#include "lineage.h"
+#include "types.h"
+
+namespace coop {
+
+// What a policy may look at.
+struct Scene {
+  const Options& options;
+  const Arena& arena;
+  Lineage& lineage;
+  Seconds now = 0;
+  Seconds staleness = 0;  // mean, of what was evictable in the last search: the horizon that prices a move
+};
+
+struct Run {
+  Block* first = nullptr;  // null: there is none
+  Block* last = nullptr;
+};
+
+class Policy {
+ public:
+  virtual ~Policy() = default;
+  virtual Run choose(Scene& scene, Bytes needed) = 0;
+};
+
+std::unique_ptr<Policy> make_policy(const Options& options);
+
+// The cheapest run that is large enough: Coop's sliding window. Also every policy's last resort.
+Run cheapest_window(Scene& scene, Bytes needed);
+
+// The largest piece that could be freed now.
+Bytes largest_run(const Arena& arena, bool may_move);
+
+}  // namespace coop

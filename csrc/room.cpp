@@ -1,0 +1,133 @@
+// Making room: evict, slide, compact, and saying honestly why it cannot be done.
+#include <algorithm>
+#include <chrono>
+
+#include "engine.h"
+
+namespace coop {
+
+namespace {
+
+class Watch {
+ public:
+  Seconds seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace
+
+// The slow path of allocate: no hole is large enough.
+Block* Engine::make_room(Bytes bytes, Side side) {
+  const Watch all;
+  const Bytes needed = arena_.round(bytes);
+  Scene scene{options_, arena_, lineage_, now_, staleness_};
+  Block* block = nullptr;
+  ++counts_.searches;
+  while (!block) {
+    const Watch search;
+    Run run;
+    if (needed <= arena_.capacity()) {
+      run = policy_->choose(scene, needed);
+      if (!run.first) run = cheapest_window(scene, needed);
+    }
+    counts_.search_seconds += search.seconds();
+    if (!run.first) {
+      note(EventKind::shortage, nullptr, 0, needed);
+      room_seconds_ += all.seconds();
+      throw shortage(needed);
+    }
+    Block* hole = clear(run);
+    if (hole->bytes >= needed) block = arena_.take(hole, needed, side);
+  }
+  staleness_ = scene.staleness;
+  fragmentation_sum_ += static_cast<double>(arena_.free_bytes()) / static_cast<double>(arena_.capacity());
+  ++fragmentation_count_;
+  room_seconds_ += all.seconds();
+  return block;
+}
+
+// Empties a run of blocks: what is evictable leaves, what may only move slides to the low edge. Returns the hole.
+Block* Engine::clear(Run run) {
+  std::vector<Storage*> leaving, staying;
+  for (Block* block = run.first;; block = block->next) {
+    if (Storage* storage = block->storage) (storage->evictable() ? leaving : staying).push_back(storage);
+    if (block == run.last) break;
+  }
+  Block* hole = run.first;
+  for (Storage* storage : leaving) hole = evict(*storage);
+  for (Storage* storage : staying) {
+    if (Block* below = storage->block->prev; below && below->state == Block::State::free) hole = slide(*storage);
+  }
+  check_at_event();
+  return hole;
+}
+
+Block* Engine::evict(Storage& storage) {
+  if (options_.checks >= 2 && !storage.unset) storage.digest = driver_.digest(storage.block->offset, storage.bytes);
+  if (storage.held) {
+    driver_.detach(storage);
+    held_evicted_.insert(&storage);
+    ++counts_.evictions;
+    counts_.evicted_bytes += storage.bytes;
+  }
+  note(EventKind::evict, &storage, storage.block->offset, storage.bytes);
+  Block* hole = release_block(storage);
+  lineage_.evicted(storage);
+  return hole;
+}
+
+Block* Engine::slide(Storage& storage) {
+  const Watch watch;
+  Block* block = storage.block;
+  const Bytes from = block->offset;
+  Block* hole = arena_.slide_down(block);
+  driver_.copy(block->offset, from, storage.bytes);
+  if (storage.held) driver_.attach(storage);
+  ++counts_.moves;
+  counts_.moved_bytes += storage.bytes;
+  counts_.move_seconds += watch.seconds();
+  note(EventKind::move, &storage, block->offset, storage.bytes);
+  return hole;
+}
+
+void Engine::compact() {
+  const Lock lock(mutex_);
+  compact_unlocked();
+}
+
+void Engine::compact_unlocked() {
+  std::vector<Storage*> leaving;
+  for (Block* block = arena_.first(); block; block = block->next) {
+    if (block->storage && block->storage->evictable()) leaving.push_back(block->storage);
+  }
+  for (Storage* storage : leaving) evict(*storage);
+  for (Block* block = arena_.first(); block; block = block->next) {
+    if (!block->storage || !block->storage->movable()) continue;
+    if (Block* below = block->prev; below && below->state == Block::State::free) slide(*block->storage);
+  }
+  check_at_event();
+}
+
+Shortage Engine::shortage(Bytes needed) const {
+  Shortage shortage;
+  shortage.needed = needed;
+  shortage.budget = options_.budget;
+  shortage.largest = largest_run(arena_, options_.move);
+  Bytes fixed = 0;
+  for (const Block* block = arena_.first(); block; block = block->next) {
+    const Storage* storage = block->storage;
+    if (block->state == Block::State::free || (storage && storage->evictable())) continue;
+    fixed += block->bytes;
+    (!storage            ? shortage.scratch
+     : storage->exposed  ? shortage.exposed
+     : storage->locks    ? shortage.locked
+     : storage->source() ? shortage.sources
+                         : shortage.pinned) += block->bytes;
+  }
+  shortage.enough = std::max(fixed + needed, fixed + needed <= arena_.capacity() ? options_.budget + needed - shortage.largest : 0);
+  return shortage;
+}
+
+}  // namespace coop

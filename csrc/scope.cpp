@@ -1,0 +1,352 @@
+// The driver: memory of the arena, eviction and restoration of torch storages, replay of torch ops.
+#include "scope.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/ApproximateClock.h>
+#include <sys/mman.h>
+
+#include <chrono>
+#include <cstring>
+#include <mutex>
+#include <stdexcept>
+
+#include "torch_hook.h"
+
+namespace coop {
+
+namespace {
+
+constexpr const char* kEvictedMessage =
+    "coop: this tensor's bytes are evicted, and they were read without coop knowing: from a thread that was started before "
+    "the budget's scope, or by code that reads memory past PyTorch's operators. Tip: call memory.pin(tensor) first.";
+
+constexpr const char* kLostMessage =
+    "coop: this tensor was evicted when its budget's scope ended, and there was no room to bring it back. Tip: drop tensors "
+    "you no longer need before the scope ends, or allow more memory.";
+
+std::mutex scopes_mutex;
+std::vector<Scope*>& scopes() {
+  static auto& all = *new std::vector<Scope*>;
+  return all;
+}
+
+}  // namespace
+
+std::atomic<Scope*> Scope::active_{nullptr};
+
+std::uint64_t ticks() { return static_cast<std::uint64_t>(c10::getApproximateTime()); }
+
+Seconds seconds_per_tick() {
+  static const Seconds length = [] {
+    using Clock = std::chrono::steady_clock;
+    const auto from = Clock::now();
+    const std::uint64_t first = ticks();
+    while (Clock::now() - from < std::chrono::milliseconds(5)) {
+    }
+    const std::uint64_t last = ticks();
+    return std::chrono::duration<double>(Clock::now() - from).count() / static_cast<double>(last - first);
+  }();
+  return length;
+}
+
+Scope::Scope(const Options& options) {
+  seconds_per_tick();
+  size_ = options.budget / options.alignment * options.alignment;
+  mapped_ = (size_ + 4095) / 4096 * 4096;
+  void* memory = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+  madvise(memory, mapped_, MADV_HUGEPAGE);
+  base_ = static_cast<char*>(memory);
+  engine_ = std::make_unique<Engine>(options, *this);
+  const std::lock_guard<std::mutex> lock(scopes_mutex);
+  scopes().push_back(this);
+}
+
+Scope::~Scope() {
+  {
+    const std::lock_guard<std::mutex> lock(scopes_mutex);
+    std::erase(scopes(), this);
+  }
+  engine_.reset();
+  munmap(base_, mapped_);
+}
+
+void Scope::open(std::unique_ptr<Scope> scope) {
+  Scope* none = nullptr;
+  if (!active_.compare_exchange_strong(none, scope.get())) throw std::runtime_error("a budget is already in force");
+  scope.release();  // owned by the list of scopes from here on
+}
+
+std::size_t Scope::close() {
+  Scope* scope = active_.load();
+  const std::size_t lost = scope->engine_->retire();
+  active_.store(nullptr, std::memory_order_release);
+  scope->foreign_.clear();
+  scope->empty_trash();
+  scope->closed_ = true;
+  // What is left in the arena is exposed or raw. The rest of its pages go back to the system.
+  for (const Block* block = scope->engine_->arena().first(); block; block = block->next) {
+    if (block->state != Block::State::free) continue;
+    const Bytes from = (block->offset + 4095) / 4096 * 4096, to = block->end() / 4096 * 4096;
+    if (to > from) madvise(scope->base_ + from, to - from, MADV_DONTNEED);
+  }
+  drop_if_done(scope);
+  return lost;
+}
+
+void Scope::drop_if_done(Scope* scope) {
+  if (scope->closed_ && scope->engine_->empty()) delete scope;
+}
+
+Scope* Scope::owner_of(const void* address) {
+  if (Scope* open = active(); open && open->contains(address)) return open;
+  const std::lock_guard<std::mutex> lock(scopes_mutex);
+  for (Scope* scope : scopes()) {
+    if (scope->contains(address)) return scope;
+  }
+  return nullptr;
+}
+
+// --- torch storages ----------------------------------------------------------------------------------------------------
+
+Storage* Scope::known_storage_of(c10::StorageImpl* impl) {
+  const c10::DataPtr& pointer = impl->_mutable_data_ptr_no_checks();
+  if (pointer.get_deleter() == &release_storage) {
+    auto* storage = static_cast<Storage*>(pointer.get_context());
+    if (storage->engine == engine_.get()) return storage;
+  }
+  const std::lock_guard<std::mutex> lock(maps_mutex_);
+  const auto found = foreign_.find(impl);
+  return found == foreign_.end() ? nullptr : found->second.storage;
+}
+
+Storage* Scope::storage_of(c10::StorageImpl* impl) {
+  c10::DataPtr& pointer = impl->_mutable_data_ptr_no_checks();
+  const c10::DeleterFnPtr deleter = pointer.get_deleter();
+  if (deleter == &release_storage) {
+    auto* storage = static_cast<Storage*>(pointer.get_context());
+    if (storage->engine == engine_.get()) [[likely]]
+      return storage;
+  } else if (deleter == &release_raw && contains(pointer.get())) {
+    if (Storage* storage = engine_->bind(offset(pointer.get()), impl->nbytes(), impl)) {
+      void* data = pointer.get();
+      pointer.release_context();
+      impl->set_data_ptr_noswap(c10::DataPtr(data, storage, &release_storage, c10::kCPU));
+      watch_pointer(impl);
+      return storage;
+    }
+  }
+  if (impl->nbytes() == 0) return nullptr;
+  {
+    const std::lock_guard<std::mutex> lock(maps_mutex_);
+    if (const auto found = foreign_.find(impl); found != foreign_.end()) return found->second.storage;
+  }
+  Storage* storage = engine_->bind_foreign(impl->nbytes(), impl);
+  storage->tracked = true;
+  const std::lock_guard<std::mutex> lock(maps_mutex_);
+  foreign_[impl] = {storage, c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(impl)};
+  return storage;
+}
+
+const void* Scope::data(const Storage& storage) const {
+  if (storage.foreign) return static_cast<c10::StorageImpl*>(storage.handle)->_mutable_data_ptr_no_checks().get();
+  return address(*storage.block);
+}
+
+bool Scope::shared_outside(const Storage& storage) {
+  if (storage.exposed) return true;
+  if (!storage.foreign) return false;
+  const auto deleter = static_cast<c10::StorageImpl*>(storage.handle)->_mutable_data_ptr_no_checks().get_deleter();
+  return deleter != &release_raw && deleter != &release_storage && deleter != system_allocator().raw_deleter();
+}
+
+Bytes Scope::adopt(c10::StorageImpl* impl) {
+  Storage* storage = storage_of(impl);
+  if (!storage || !storage->foreign) return 0;
+  if (shared_outside(*storage) || !impl->resizable()) {
+    engine_->reconsider(*storage);
+    return 0;
+  }
+  engine_->pin(*storage);
+  engine_->before_overwrite(*storage);
+  const Bytes bytes = impl->nbytes();
+  Block* block = nullptr;
+  try {
+    block = engine_->allocate(bytes);
+  } catch (...) {
+    engine_->unpin(*storage);
+    throw;
+  }
+  void* to = address(*block);
+  std::memcpy(to, data(*storage), bytes);
+  engine_->unpin(*storage);  // forgets it: nothing reads the foreign storage any more
+  impl->set_data_ptr_noswap(c10::DataPtr(to, to, &release_raw, c10::kCPU));
+  impl->set_allocator(c10::GetAllocator(c10::kCPU));
+  storage_of(impl);
+  return bytes;
+}
+
+Storage* Scope::snapshot(Storage& storage) {
+  const void* bytes = data(storage);
+  {
+    const std::lock_guard<std::mutex> lock(maps_mutex_);
+    if (const auto last = snapshots_.find(&storage); last != snapshots_.end()) {
+      if (std::memcmp(data(*last->second), bytes, storage.bytes) == 0) return last->second;
+    }
+  }
+  Block* block = engine_->allocate(storage.bytes);
+  std::memcpy(address(*block), bytes, storage.bytes);
+  Storage* copy = engine_->bind_hidden(block->offset, storage.bytes);
+  copy->tracked = storage.tracked = true;
+  const std::lock_guard<std::mutex> lock(maps_mutex_);
+  snapshots_[&storage] = copy;
+  return copy;
+}
+
+void Scope::expose(c10::StorageImpl* impl) {
+  const c10::DataPtr& pointer = impl->_mutable_data_ptr_no_checks();
+  if (pointer.get_deleter() == &release_raw && contains(pointer.get())) storage_of(impl);
+  if (Storage* storage = known_storage_of(impl); storage && !storage->foreign) engine_->expose(*storage);
+}
+
+void Scope::watch_pointer(c10::StorageImpl* impl) {
+  if (impl->has_materializer()) return;
+  impl->set_materializer([](c10::StorageImpl* touched) {
+    if (Scope* scope = active()) {
+      if (Storage* storage = scope->known_storage_of(touched); storage && !storage->foreign) {
+        scope->engine().expose(*storage);
+      }
+    }
+  });
+}
+
+void Scope::ignore_pointer(c10::StorageImpl* impl) {
+  if (impl->has_materializer()) impl->clear_materializer();
+}
+
+void Scope::empty_trash() { std::exchange(trash_, {}); }
+
+// --- Driver ------------------------------------------------------------------------------------------------------------
+
+void Scope::detach(Storage& storage) {
+  auto* impl = static_cast<c10::StorageImpl*>(storage.handle);
+  impl->_mutable_data_ptr_no_checks().release_context();
+  impl->set_data_ptr_noswap(c10::DataPtr(nullptr, &storage, &release_storage, c10::kCPU));
+  impl->clear_materializer();
+  impl->release_data_and_set_meta_custom_data_ptr_error_msg_(kEvictedMessage);
+}
+
+void Scope::attach(Storage& storage) {
+  auto* impl = static_cast<c10::StorageImpl*>(storage.handle);
+  impl->_mutable_data_ptr_no_checks().release_context();
+  impl->clear_data_ptr_access_error_msg_();
+  impl->set_data_ptr_noswap(c10::DataPtr(address(*storage.block), &storage, &release_storage, c10::kCPU));
+  watch_pointer(impl);
+}
+
+void Scope::copy(Bytes to, Bytes from, Bytes bytes) { std::memmove(base_ + to, base_ + from, bytes); }
+
+void Scope::drop(Op& op) { delete static_cast<Recipe*>(op.recipe); }
+
+void Scope::drop(Storage& storage) {
+  if (!storage.tracked) return;
+  const std::lock_guard<std::mutex> lock(maps_mutex_);
+  std::erase_if(snapshots_, [&](const auto& item) { return item.first == &storage || item.second == &storage; });
+  if (!storage.foreign || !storage.handle) return;
+  const auto found = foreign_.find(static_cast<c10::StorageImpl*>(storage.handle));
+  if (found == foreign_.end() || found->second.storage != &storage) return;
+  trash_.push_back(std::move(found->second.keep));
+  foreign_.erase(found);
+}
+
+void Scope::evacuate(Storage& storage) {
+  auto* impl = static_cast<c10::StorageImpl*>(storage.handle);
+  void* to = system_allocator().raw_allocate(storage.bytes);
+  std::memcpy(to, address(*storage.block), storage.bytes);
+  const Bytes from = (storage.block->offset + 4095) / 4096 * 4096, end = storage.block->end() / 4096 * 4096;
+  if (end > from) madvise(base_ + from, end - from, MADV_DONTNEED);  // memory in use does not grow meanwhile
+  impl->_mutable_data_ptr_no_checks().release_context();
+  impl->clear_materializer();
+  impl->set_data_ptr_noswap(c10::DataPtr(to, to, &release_raw, c10::kCPU));
+  storage.tracked = true;
+  const std::lock_guard<std::mutex> lock(maps_mutex_);
+  foreign_[impl] = {&storage, c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(impl)};
+}
+
+void Scope::abandon(Storage& storage) {
+  auto* impl = static_cast<c10::StorageImpl*>(storage.handle);
+  impl->_mutable_data_ptr_no_checks().release_context();
+  impl->set_data_ptr_noswap(c10::DataPtr(nullptr, c10::kCPU));
+  impl->release_data_and_set_meta_custom_data_ptr_error_msg_(kLostMessage);
+}
+
+std::uint64_t Scope::digest(Bytes offset, Bytes bytes) {
+  std::uint64_t hash = 0xcbf29ce484222325ull;
+  const char* at = base_ + offset;
+  for (; bytes >= 8; bytes -= 8, at += 8) {
+    std::uint64_t word;
+    std::memcpy(&word, at, 8);
+    hash = (hash ^ word) * 0x9E3779B97F4A7C15ull;
+    hash ^= hash >> 32;
+  }
+  for (; bytes; --bytes, ++at) hash = (hash ^ static_cast<unsigned char>(*at)) * 0x100000001b3ull;
+  return hash | 1;
+}
+
+Seconds Scope::replay(Op& op, Block* target, Block** produced) {
+  const auto& recipe = *static_cast<const Recipe*>(op.recipe);
+  std::vector<Recipe::Memory> inputs(op.inputs_count);
+  for (std::uint32_t i = 0; i < op.inputs_count; ++i) {
+    const Storage& storage = *op.inputs()[i].storage;
+    if (i == 0 && op.in_place == InPlace::on_old) {
+      inputs[0] = {address(*target), storage.bytes};
+    } else {
+      inputs[i] = {const_cast<void*>(data(storage)), storage.bytes};
+    }
+  }
+  torch::jit::Stack stack;
+  recipe.push_arguments(inputs, target ? Recipe::Memory{address(*target), target->bytes} : Recipe::Memory{}, stack);
+
+  // No mode, no autograd, no autocast: the op ran below all of them, and so does its replay (rule 6).
+  const c10::impl::ForceDispatchKeyGuard guard(c10::DispatchKeySet(c10::DispatchKey::BackendSelect),
+                                               c10::autograd_dispatch_keyset_with_ADInplaceOrView |
+                                                       c10::autocast_dispatch_keyset |
+                                                       c10::DispatchKeySet(c10::DispatchKey::Fake));
+
+  struct Restore {
+    Settings settings = Settings::now();
+    std::optional<RandomState> random;
+    ~Restore() {
+      settings.apply();
+      if (random) random->restore(RandomState::global());
+    }
+  } restore;
+  recipe.settings.apply();
+  if (recipe.random) {
+    restore.random = RandomState::of(RandomState::global());
+    recipe.random->restore(RandomState::global());
+  }
+
+  const InsideOp inside;
+  const Seconds room = engine_->room_seconds();
+  const std::uint64_t start = ticks();
+  recipe.info.op.callBoxed(stack);
+  const Seconds cost =
+      static_cast<double>(ticks() - start) * seconds_per_tick() - (engine_->room_seconds() - room);
+
+  for (std::size_t i = 0; i < recipe.places.size(); ++i) {
+    if (target && i == 0) continue;
+    const c10::IValue& result = stack[recipe.places[i].index];
+    const at::Tensor tensor =
+        result.isTensor() ? result.toTensor() : result.toListRef()[recipe.places[i].element].toTensor();
+    c10::DataPtr& pointer = tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
+    if (pointer.get_deleter() != &release_raw || !contains(pointer.get())) continue;
+    produced[i] = engine_->raw_block(offset(pointer.get()));
+    pointer.release_context();  // the block is the engine's now
+  }
+  return std::max(cost, 0.0);
+}
+
+}  // namespace coop

@@ -1,0 +1,112 @@
+// One budget on a live PyTorch program: the engine's driver.
+//
+// Owns the arena's memory and ties engine storages to c10::StorageImpl objects. A managed StorageImpl's DataPtr has the
+// engine's storage as its context and release_storage as its deleter, so the way from a tensor to its storage is two
+// loads, and death is told by torch itself, evicted or not. While evicted its pointer is null and any access throws.
+#pragma once
+
+#include <c10/core/StorageImpl.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "engine.h"
+#include "recipe.h"
+
+namespace coop {
+
+class Scope final : public Driver {
+ public:
+  explicit Scope(const Options& options);
+  ~Scope() override;
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
+
+  // The one that is open now; null if none is.
+  static Scope* active() { return active_.load(std::memory_order_acquire); }
+  // Opens it on this thread; throws std::runtime_error if another is open.
+  static void open(std::unique_ptr<Scope> scope);
+  // Closes it. Tensors live on in ordinary memory. Returns how many storages were lost for lack of room.
+  static std::size_t close();
+
+  bool contains(const void* address) const {
+    return static_cast<std::size_t>(static_cast<const char*>(address) - base_) < size_;
+  }
+  void* address(const Block& block) const { return base_ + block.offset; }
+  Bytes offset(const void* address) const { return static_cast<Bytes>(static_cast<const char*>(address) - base_); }
+
+  // The engine's storage behind a torch storage. Bound on the way if it lies in the arena and is not known yet; null
+  // for empty ones.
+  Storage* storage_of(c10::StorageImpl* impl);
+  // The same without binding or making anything.
+  Storage* known_storage_of(c10::StorageImpl* impl);
+  // Memory of a storage: in the arena or foreign.
+  const void* data(const Storage& storage) const;
+  // Others may write to its bytes without our knowledge.
+  static bool shared_outside(const Storage& storage);
+  // Copies a foreign storage into the arena, unless its memory belongs to somebody else. Returns the bytes moved.
+  Bytes adopt(c10::StorageImpl* impl);
+  // A source with the present bytes of one that others may write to; the same one as long as the bytes are the same.
+  Storage* snapshot(Storage& storage);
+  // Takes a pointer access outside of any op into account: the storage is resident and stays where it is.
+  void expose(c10::StorageImpl* impl);
+
+  // An escaping pointer is noticed by the storage's materialiser. Kernels may take pointers: it is off while they run.
+  static void watch_pointer(c10::StorageImpl* impl);
+  static void ignore_pointer(c10::StorageImpl* impl);
+
+  // Releases what must not be released under the engine's lock.
+  void empty_trash();
+
+  // Driver
+  Seconds replay(Op& op, Block* target, Block** produced) override;
+  void detach(Storage& storage) override;
+  void attach(Storage& storage) override;
+  void copy(Bytes to, Bytes from, Bytes bytes) override;
+  void drop(Op& op) override;
+  void drop(Storage& storage) override;
+  void evacuate(Storage& storage) override;
+  void abandon(Storage& storage) override;
+  std::uint64_t digest(Bytes offset, Bytes bytes) override;
+
+  Engine& engine() { return *engine_; }
+
+  // Whose memory is it? Any scope's, closed ones included.
+  static Scope* owner_of(const void* address);
+  // A closed scope of which nothing is left goes away.
+  static void drop_if_done(Scope* scope);
+
+ private:
+  struct Foreign {
+    Storage* storage = nullptr;
+    c10::intrusive_ptr<c10::StorageImpl> keep;
+  };
+
+  static std::atomic<Scope*> active_;
+
+  char* base_ = nullptr;
+  std::size_t size_ = 0;
+  std::size_t mapped_ = 0;
+  bool closed_ = false;
+  std::mutex maps_mutex_;
+  std::unordered_map<const c10::StorageImpl*, Foreign> foreign_;
+  std::unordered_map<const Storage*, Storage*> snapshots_;  // bytes when last read, of what others may write to
+  std::vector<c10::intrusive_ptr<c10::StorageImpl>> trash_;
+  std::unique_ptr<Engine> engine_;
+};
+
+// Deleter of a managed storage, resident or evicted: the context is the engine's storage.
+void release_storage(void* storage);
+// Deleter of a raw allocation, in the arena or not: the context is the address.
+void release_raw(void* address);
+// torch's own allocator.
+c10::Allocator& system_allocator();
+
+// Ticks of the cheapest clock, and how long one is.
+std::uint64_t ticks();
+Seconds seconds_per_tick();
+
+}  // namespace coop

@@ -1,0 +1,640 @@
+// The hook into PyTorch.
+//
+// A boxed fallback on DispatchKey::Fake, a key that PyTorch 2.13 reserves and does not use on ordinary tensors, sees every op
+// below autograd and all modes, forward, backward and optimizer alike. Around each kernel it makes sure that the
+// operands are resident, and afterwards records how to run the op again.
+//
+// The order of things around an op:
+//   1. collect the operands' storages; leaves of autograd become sources
+//   2. what the op overwrites is made safe to overwrite (rule 5)
+//   3. operands are brought back and locked (rule 3)
+//   4. arguments are written down, if the op is worth recording
+//   5. the kernel runs, nested ops unseen; if there is no room, everything is compacted and it runs once more
+//   6. results become storages, and the op is recorded
+#include "torch_hook.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/library.h>
+
+#include <cstring>
+
+#include "out_of_budget.h"
+#include "scope.h"
+
+namespace coop {
+namespace {
+
+thread_local bool managed = false;
+thread_local bool in_op = false;  // a kernel runs: its allocations fail with a Shortage, its nested ops are not ours
+
+// --- allocator -----------------------------------------------------------------------------------------------------------
+
+c10::Allocator* system = nullptr;
+
+class HookAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(std::size_t bytes) override {
+    void* address = bytes == 0 ? nullptr : take(bytes);
+    return {address, address, &release_raw, c10::kCPU};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release_raw; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override { std::memcpy(to, from, bytes); }
+
+ private:
+  static void* take(std::size_t bytes) {
+    Scope* scope = Scope::active();
+    // Kernels split their work among threads that allocate too.
+    if (!scope || !(managed || at::in_parallel_region())) return system->raw_allocate(bytes);
+    try {
+      return scope->address(*scope->engine().allocate(bytes));
+    } catch (const Shortage& shortage) {
+      if (in_op || !managed) throw;  // the fallback knows which op it is
+      throw_out_of_budget(shortage, "an allocation outside of any operator");
+    }
+  }
+};
+
+// --- operands ------------------------------------------------------------------------------------------------------------
+
+constexpr c10::DispatchKeySet kExotic = c10::DispatchKeySet({
+    c10::DispatchKey::Sparse, c10::DispatchKey::SparseCsr, c10::DispatchKey::Quantized, c10::DispatchKey::MkldnnCPU,
+    c10::DispatchKey::NestedTensor, c10::DispatchKey::Python, c10::DispatchKey::Functionalize,
+    c10::DispatchKey::ZeroTensor, c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper});
+
+// Strided, dense, on the CPU, with a storage of its own or a view of one.
+bool plain(const c10::TensorImpl* impl) {
+  return !impl->key_set().has_any(kExotic) && impl->is_cpu() && impl->has_storage() && impl->unsafe_storage();
+}
+
+bool is_leaf_variable(const c10::TensorImpl* impl) {
+  const auto* meta = static_cast<const torch::autograd::AutogradMeta*>(impl->autograd_meta());
+  return meta && meta->requires_grad_ && !meta->grad_fn_;
+}
+
+// What the op reads and writes. One for each thread, its memory used over and over.
+struct Operands {
+  std::vector<Storage*> storages;  // distinct, locked while the op runs
+  std::vector<c10::StorageImpl*> impls;
+  std::vector<Storage*> written;   // distinct
+  std::vector<Storage*> statistics;  // of a training batch norm: written, but not part of its recipe
+  bool exotic = false;
+  bool shared = false;
+
+  void clear() {
+    storages.clear();
+    impls.clear();
+    written.clear();
+    statistics.clear();
+    exotic = shared = false;
+  }
+
+  void add(Scope& scope, const at::Tensor& tensor, std::vector<Storage*>* write) {
+    const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+    if (!plain(impl)) {
+      exotic = exotic || !impl->is_meta();
+      return;
+    }
+    c10::StorageImpl* owner = impl->unsafe_storage().unsafeGetStorageImpl();
+    Storage* storage = scope.storage_of(owner);
+    if (!storage) return;
+    if (storage->slot >= storages.size() || storages[storage->slot] != storage) {
+      storage->slot = static_cast<std::uint32_t>(storages.size());
+      storages.push_back(storage);
+      impls.push_back(owner);
+      shared = shared || Scope::shared_outside(*storage);
+    }
+    if (storage->producer && is_leaf_variable(impl)) scope.engine().commit(*storage);
+    if (write && std::find(write->begin(), write->end(), storage) == write->end()) write->push_back(storage);
+  }
+};
+
+// Calls visit(argument index, tensor) for every defined tensor among the arguments.
+template <typename Visit>
+void for_each_tensor(const OpInfo& info, const torch::jit::Stack& stack, Visit visit) {
+  const std::size_t first = stack.size() - info.arguments.size();
+  for (std::size_t i = 0; i < info.arguments.size(); ++i) {
+    const c10::IValue& value = stack[first + i];
+    switch (info.arguments[i].kind) {
+      case ArgumentInfo::Kind::tensor:
+        if (value.isTensor() && value.toTensor().defined()) visit(i, value.toTensor());
+        break;
+      case ArgumentInfo::Kind::tensor_list:
+        if (!value.isList()) break;
+        for (const c10::IValue& element : value.toListRef()) {
+          if (element.isTensor() && element.toTensor().defined()) visit(i, element.toTensor());
+        }
+        break;
+      default: break;
+    }
+  }
+}
+
+template <typename Visit>
+void for_each_result(const OpInfo& info, const torch::jit::Stack& stack, Visit visit) {
+  const std::size_t first = stack.size() - info.returns;
+  for (std::size_t i = 0; i < info.returns; ++i) {
+    const c10::IValue& value = stack[first + i];
+    if (value.isTensor()) {
+      if (value.toTensor().defined()) visit(value.toTensor(), i, std::size_t{0});
+    } else if (value.isTensorList()) {
+      const auto list = value.toListRef();
+      for (std::size_t k = 0; k < list.size(); ++k) {
+        if (list[k].toTensor().defined()) visit(list[k].toTensor(), i, k);
+      }
+    }
+  }
+}
+
+// --- one op --------------------------------------------------------------------------------------------------------------
+
+class Call {
+ public:
+  Call(Scope& scope, OpInfo& info, c10::DispatchKeySet below, torch::jit::Stack& stack)
+      : scope_(scope), engine_(scope.engine()), info_(info), below_(below), stack_(stack) {}
+
+  void run() {
+    collect();
+    try {
+      for (Storage* storage : operands_.written) engine_.before_overwrite(*storage);
+      for (Storage* storage : operands_.statistics) engine_.before_overwrite(*storage);
+      enter();
+    } catch (const Shortage& shortage) {
+      throw_out_of_budget(shortage, info_.name);
+    }
+    try {
+      prepare();
+      kernel();
+    } catch (...) {
+      overwritten();  // whatever the kernel got done
+      forget_snapshots();
+      leave();
+      scope_.empty_trash();
+      rethrow();
+    }
+    finish();
+  }
+
+ private:
+  void collect() {
+    operands_.clear();
+    edges_.clear();
+    snapshots_.clear();
+    const bool trains = info_.batch_norm && batch_norm_trains();
+    for_each_tensor(info_, stack_, [&](std::size_t i, const at::Tensor& tensor) {
+      if (info_.shape_only) {
+        if (!plain(tensor.unsafeGetTensorImpl())) operands_.exotic = true;
+        return;
+      }
+      const bool statistics = trains && is_statistics(i);
+      operands_.add(scope_, tensor, statistics                   ? &operands_.statistics
+                                    : info_.arguments[i].written ? &operands_.written
+                                                                 : nullptr);
+    });
+    if (!trains && info_.batch_norm) operands_.written.clear();  // an evaluating batch norm only reads them
+  }
+
+  bool batch_norm_trains() const {
+    if (info_.batch_norm_always_trains) return true;
+    const c10::IValue& training = stack_[stack_.size() - info_.arguments.size() + info_.training_argument];
+    return training.isBool() && training.toBool();
+  }
+  bool is_statistics(std::size_t argument) const {
+    return static_cast<int>(argument) == info_.statistics || static_cast<int>(argument) == info_.statistics + 1;
+  }
+
+  void enter() {
+    try {
+      engine_.enter(operands_.storages);
+    } catch (const Shortage&) {
+      if (!engine_.options().move) throw;
+      engine_.compact();
+      engine_.enter(operands_.storages);
+    }
+    for (c10::StorageImpl* impl : operands_.impls) Scope::ignore_pointer(impl);
+  }
+  void leave() {
+    for (std::size_t i = 0; i < operands_.impls.size(); ++i) {
+      Storage* storage = operands_.storages[i];
+      if (storage->held && !storage->exposed) Scope::watch_pointer(operands_.impls[i]);
+    }
+    engine_.leave(operands_.storages);
+  }
+
+  // Decides whether the op is worth recording and writes its arguments down.
+  void prepare() {
+    const Options& options = engine_.options();
+    Storage* target = operands_.written.size() == 1 ? operands_.written[0] : nullptr;
+    record_ = options.evict && info_.replayable && info_.returns > 0 && !operands_.exotic &&
+              (operands_.written.empty() || (target && target->producer && target->versions < options.max_versions)) &&
+              !engine_.too_deep(operands_.storages);
+    if (!options.in_place) {
+      for (Storage* storage : operands_.written) {
+        if (storage->producer) old_ = engine_.copy_on_write(*storage);
+      }
+    }
+    if (record_) {
+      if (operands_.shared && !take_snapshots()) {
+        record_ = false;
+      } else {
+        write_down(target);
+      }
+    }
+    engine_.expect(info_.factory ? Side::low : engine_.side_of(info_.density));
+  }
+
+  // Operands that others may write to are recorded as copies of what they are now.
+  bool take_snapshots() {
+    for (Storage* storage : operands_.storages) {
+      if (Scope::shared_outside(*storage) && storage->bytes > kByValueLimit &&
+          storage->bytes > engine_.options().budget / 16) {
+        return false;
+      }
+    }
+    snapshots_.resize(operands_.storages.size(), nullptr);
+    for (std::size_t i = 0; i < operands_.storages.size(); ++i) {
+      Storage* storage = operands_.storages[i];
+      if (Scope::shared_outside(*storage) && storage->bytes > kByValueLimit) snapshots_[i] = scope_.snapshot(*storage);
+    }
+    return true;
+  }
+  void forget_snapshots() {
+    for (Storage* storage : snapshots_) {
+      if (storage) engine_.reconsider(*storage);
+    }
+    snapshots_.clear();
+  }
+
+  void write_down(Storage* target) {
+    draft_.clear();
+    edge_of_.assign(operands_.storages.size(), kUndefined);
+    in_place_ = InPlace::no;
+    if (target) {
+      in_place_ = fills_all(target) ? InPlace::from_scratch : InPlace::on_old;
+      if (in_place_ == InPlace::on_old) {
+        edge_of_[target->slot] = 0;
+        edges_.push_back(target);  // replaced by the old version once there is one
+      } else {
+        edge_of_[target->slot] = kTarget;
+      }
+    }
+    const bool trains = info_.batch_norm && !operands_.statistics.empty();
+    const std::size_t first = stack_.size() - info_.arguments.size();
+    for (std::size_t i = 0; i < info_.arguments.size(); ++i) {
+      const c10::IValue& value = stack_[first + i];
+      switch (info_.arguments[i].kind) {
+        case ArgumentInfo::Kind::tensor:
+          if (value.isNone() || (trains && is_statistics(i))) {
+            draft_.none();
+          } else if (!value.toTensor().defined()) {
+            draft_.undefined();
+          } else {
+            const Place place = place_of(value.toTensor());
+            draft_.tensor(value.toTensor(), place.edge, place.value, place.bytes);
+          }
+          break;
+        case ArgumentInfo::Kind::tensor_list: {
+          if (value.isNone()) {
+            draft_.none();
+            break;
+          }
+          const auto list = value.toListRef();
+          draft_.list(list.size(), !value.isTensorList());
+          for (const c10::IValue& element : list) {
+            if (!element.isTensor() || !element.toTensor().defined()) {
+              draft_.no_element();
+            } else {
+              const Place place = place_of(element.toTensor());
+              draft_.element(element.toTensor(), place.edge, place.value, place.bytes);
+            }
+          }
+          break;
+        }
+        case ArgumentInfo::Kind::generator:
+          draft_.plain(value.isGenerator() ? c10::IValue(value.toGenerator().clone()) : value);
+          break;
+        case ArgumentInfo::Kind::other: draft_.plain(value); break;
+      }
+    }
+  }
+
+  struct Place {
+    std::int32_t edge;
+    const void* value = nullptr;
+    Bytes bytes = 0;
+  };
+  Place place_of(const at::Tensor& tensor) {
+    if (info_.shape_only) return {kNoData};
+    Storage* storage = scope_.known_storage_of(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
+    if (!storage) return {kNoData};  // empty
+    std::int32_t& edge = edge_of_[storage->slot];
+    if (edge == kUndefined) {
+      if (storage->source() && storage->bytes <= kByValueLimit) {
+        edge = kByValue;
+      } else {
+        edge = static_cast<std::int32_t>(edges_.size());
+        Storage* snapshot = snapshots_.empty() ? nullptr : snapshots_[storage->slot];
+        edges_.push_back(snapshot ? snapshot : storage);
+      }
+    }
+    if (edge == kByValue) return {kByValue, scope_.data(*storage), storage->bytes};
+    return {edge};
+  }
+
+  // In place, writes every byte of the storage, reads none of it.
+  bool fills_all(Storage* target) const {
+    if (!info_.fills) return false;
+    const at::Tensor& self = stack_[stack_.size() - info_.arguments.size()].toTensor();
+    if (self.nbytes() != target->bytes ||
+        !self.is_non_overlapping_and_dense()) {
+      return false;
+    }
+    bool read = false;
+    for_each_tensor(info_, stack_, [&](std::size_t i, const at::Tensor& tensor) {
+      if (i > 0 && tensor.has_storage() &&
+          tensor.storage().unsafeGetStorageImpl() == self.storage().unsafeGetStorageImpl()) {
+        read = true;
+      }
+    });
+    return !read;
+  }
+
+  void kernel() {
+    const bool random = info_.random && record_;
+    if (random) random_ = std::make_unique<RandomState>(RandomState::of(RandomState::global()));
+    const bool repeatable = operands_.written.empty() && operands_.statistics.empty() && engine_.options().move;
+    const std::size_t height = stack_.size();
+    saved_.clear();
+    std::optional<RandomState> before;
+    if (repeatable) {
+      // A kernel takes lists over; tensors stay on the stack until it is done.
+      for (std::size_t i = height - info_.arguments.size(); i < height; ++i) {
+        if (stack_[i].isList() || stack_[i].isGenerator()) saved_.emplace_back(i, stack_[i]);
+      }
+      if (info_.random) before = random ? *random_ : RandomState::of(RandomState::global());
+    }
+    try {
+      timed();
+    } catch (const Shortage&) {
+      if (!repeatable || stack_.size() != height) throw;
+      for (auto& [at, value] : saved_) stack_[at] = value;
+      if (before) before->restore(RandomState::global());
+      leave_for_compaction();
+      timed();
+    }
+    saved_.clear();
+  }
+
+  // No kernel runs now: operands stay, but may be moved.
+  void leave_for_compaction() {
+    for (Storage* storage : operands_.storages) engine_.pin(*storage);
+    engine_.leave(operands_.storages);
+    engine_.compact();
+    engine_.enter(operands_.storages);
+    for (Storage* storage : operands_.storages) engine_.unpin(*storage);
+    for (c10::StorageImpl* impl : operands_.impls) Scope::ignore_pointer(impl);
+  }
+
+  void timed() {
+    const InsideOp inside;
+    const Seconds room = engine_.room_seconds();
+    const std::uint64_t start = ticks();
+    {
+      const c10::impl::ExcludeDispatchKeyGuard unseen(c10::DispatchKey::Fake);
+      info_.op.redispatchBoxed(below_, &stack_);
+    }
+    cost_ = static_cast<double>(ticks() - start) * seconds_per_tick() - (engine_.room_seconds() - room);
+    if (cost_ < 0) cost_ = 0;
+  }
+
+  // What was recomputable and has been overwritten is a source now, or the output of this op if it is recorded.
+  void overwritten() {
+    for (std::vector<Storage*>* list : {&operands_.written, &operands_.statistics}) {
+      for (Storage* storage : *list) {
+        if (!storage->producer) continue;
+        Storage* old = engine_.split(*storage);
+        engine_.reconsider(*old);
+      }
+    }
+    if (old_) engine_.reconsider(*old_);
+    old_ = nullptr;
+  }
+
+  void finish() {
+    Storage* target = operands_.written.size() == 1 ? operands_.written[0] : nullptr;
+    // A kernel may have given an out= argument a new storage.
+    if (target && !target->held && !target->foreign) record_ = false;
+    std::vector<ReturnPlace>& places = places_;
+    places.clear();
+    outputs_.clear();
+    Bytes most = 0, all = 0;
+    if (record_ && target) {
+      outputs_.push_back(target);
+      places.push_back({});
+      most = all = target->bytes;
+    }
+    bool exotic_result = false;
+    for_each_result(info_, stack_, [&](const at::Tensor& tensor, std::size_t index, std::size_t element) {
+      if (!plain(tensor.unsafeGetTensorImpl())) {
+        exotic_result = exotic_result || !tensor.is_meta();
+        return;
+      }
+      c10::StorageImpl* impl = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+      if (impl->_mutable_data_ptr_no_checks().get_deleter() != &release_raw) return;
+      Storage* storage = scope_.storage_of(impl);
+      if (!storage || storage->foreign) return;
+      if (info_.unset) storage->unset = true;
+      if (operands_.exotic) engine_.expose(*storage);  // may be part of something we cannot see into
+      outputs_.push_back(storage);
+      places.push_back({static_cast<std::uint16_t>(index), static_cast<std::uint16_t>(element)});
+      most = std::max(most, storage->bytes);
+      all += storage->bytes;
+    });
+    if (exotic_result) {
+      for (std::size_t i = 0; i < operands_.storages.size(); ++i) {
+        if (!operands_.storages[i]->foreign) engine_.expose(*operands_.storages[i]);
+      }
+      record_ = false;
+    }
+    if (all > 0) {
+      const double density = cost_ / static_cast<double>(all);
+      info_.density = info_.density > 0 ? 0.9 * info_.density + 0.1 * density : density;
+    }
+    if (record_ && most > engine_.options().tiny) {
+      if (target) {
+        if (!old_) old_ = engine_.split(*target);
+        if (in_place_ == InPlace::on_old) edges_[0] = old_;
+      }
+      for (Storage* storage : operands_.statistics) {
+        if (storage->producer) engine_.reconsider(*engine_.split(*storage));
+      }
+      engine_.record(new Recipe(info_, draft_, places, std::move(random_), Settings::now()), cost_, edges_, outputs_,
+                     in_place_);
+      if (old_) engine_.reconsider(*old_);
+      old_ = nullptr;
+    } else {
+      overwritten();
+    }
+    forget_snapshots();
+    leave();
+    engine_.ran(cost_);
+    scope_.empty_trash();
+  }
+
+  [[noreturn]] void rethrow() {
+    try {
+      throw;
+    } catch (const Shortage& shortage) {
+      throw_out_of_budget(shortage, info_.name);
+    }
+  }
+
+  static thread_local Operands operands_;
+  static thread_local std::vector<Storage*> edges_;
+  static thread_local std::vector<std::int32_t> edge_of_;
+  static thread_local std::vector<Storage*> snapshots_;
+  static thread_local std::vector<Storage*> outputs_;
+  static thread_local std::vector<ReturnPlace> places_;
+  static thread_local Draft draft_;
+  static thread_local std::vector<std::pair<std::size_t, c10::IValue>> saved_;
+
+  Scope& scope_;
+  Engine& engine_;
+  OpInfo& info_;
+  const c10::DispatchKeySet below_;
+  torch::jit::Stack& stack_;
+  std::unique_ptr<RandomState> random_;
+  Storage* old_ = nullptr;
+  Seconds cost_ = 0;
+  InPlace in_place_ = InPlace::no;
+  bool record_ = false;
+};
+
+thread_local Operands Call::operands_;
+thread_local std::vector<Storage*> Call::edges_;
+thread_local std::vector<std::int32_t> Call::edge_of_;
+thread_local std::vector<Storage*> Call::snapshots_;
+thread_local std::vector<Storage*> Call::outputs_;
+thread_local std::vector<ReturnPlace> Call::places_;
+thread_local Draft Call::draft_;
+thread_local std::vector<std::pair<std::size_t, c10::IValue>> Call::saved_;
+
+// --- the fallback --------------------------------------------------------------------------------------------------------
+
+void redispatch_unseen(const OpInfo& info, c10::DispatchKeySet below, torch::jit::Stack& stack) {
+  const c10::impl::ExcludeDispatchKeyGuard unseen(c10::DispatchKey::Fake);
+  info.op.redispatchBoxed(below, &stack);
+}
+
+// A result whose memory is not known to be anybody's yet becomes a source.
+void bind_results(Scope& scope, const OpInfo& info, const torch::jit::Stack& stack) {
+  for_each_result(info, stack, [&](const at::Tensor& tensor, std::size_t, std::size_t) {
+    if (!plain(tensor.unsafeGetTensorImpl())) return;
+    c10::StorageImpl* impl = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+    const c10::DataPtr& pointer = impl->_mutable_data_ptr_no_checks();
+    if (pointer.get_deleter() == &release_raw && scope.contains(pointer.get())) scope.storage_of(impl);
+  });
+}
+
+// resize_, set_: the storage may be exchanged for another. It is committed first, so that nothing has to be renamed.
+void run_reshape(Scope& scope, const OpInfo& info, c10::DispatchKeySet below, torch::jit::Stack& stack) {
+  std::vector<Storage*> storages;
+  for_each_tensor(info, stack, [&](std::size_t, const at::Tensor& tensor) {
+    if (!plain(tensor.unsafeGetTensorImpl())) return;
+    c10::StorageImpl* impl = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+    Storage* storage = scope.storage_of(impl);
+    if (!storage || std::find(storages.begin(), storages.end(), storage) != storages.end()) return;
+    storages.push_back(storage);
+  });
+  Engine& engine = scope.engine();
+  try {
+    for (Storage* storage : storages) engine.commit(*storage);
+    engine.enter(storages);
+  } catch (const Shortage& shortage) {
+    throw_out_of_budget(shortage, info.name);
+  }
+  for (Storage* storage : storages) {
+    if (storage->held) Scope::ignore_pointer(static_cast<c10::StorageImpl*>(storage->handle));
+  }
+  const auto leave = [&] {
+    for (Storage* storage : storages) {
+      if (storage->held && !storage->exposed) Scope::watch_pointer(static_cast<c10::StorageImpl*>(storage->handle));
+    }
+    engine.leave(storages);
+    scope.empty_trash();
+  };
+  try {
+    redispatch_unseen(info, below, stack);
+  } catch (const Shortage& shortage) {
+    leave();
+    throw_out_of_budget(shortage, info.name);
+  } catch (...) {
+    leave();
+    throw;
+  }
+  leave();
+  bind_results(scope, info, stack);
+}
+
+void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const c10::DispatchKeySet below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::Fake);
+  Scope* scope = Scope::active();
+  OpInfo& info = OpInfo::of(op);
+  if (!scope || in_op || info.kind == OpInfo::Kind::pass) {
+    op.redispatchBoxed(below, stack);
+    return;
+  }
+  switch (info.kind) {
+    case OpInfo::Kind::view:
+      redispatch_unseen(info, below, *stack);
+      bind_results(*scope, info, *stack);
+      break;
+    case OpInfo::Kind::reshape: run_reshape(*scope, info, below, *stack); break;
+    default: Call(*scope, info, below, *stack).run(); break;
+  }
+}
+
+}  // namespace
+
+InsideOp::InsideOp() : before_(in_op) { in_op = true; }
+InsideOp::~InsideOp() { in_op = before_; }
+
+c10::Allocator& system_allocator() { return *system; }
+
+void release_raw(void* address) {
+  if (!address) return;
+  if (Scope* scope = Scope::owner_of(address)) {
+    scope->engine().free(scope->offset(address));
+    Scope::drop_if_done(scope);
+  } else {
+    system->raw_deallocate(address);
+  }
+}
+
+void release_storage(void* context) {
+  auto* storage = static_cast<Storage*>(context);
+  Engine* engine = storage->engine;
+  engine->let_go(*storage);
+  Scope::drop_if_done(static_cast<Scope*>(&engine->driver()));
+}
+
+void install_allocator() {
+  static HookAllocator hook;
+  if (system) return;
+  system = c10::GetAllocator(c10::kCPU);
+  c10::SetAllocator(c10::kCPU, &hook, 255);
+}
+
+void manage_this_thread(bool on) {
+  managed = on;
+  c10::impl::tls_set_dispatch_key_included(c10::DispatchKey::Fake, on);
+}
+
+bool this_thread_is_managed() { return managed; }
+
+}  // namespace coop
+
+TORCH_LIBRARY_IMPL(_, Fake, library) { library.fallback(torch::CppFunction::makeFromBoxedFunction<&coop::fallback>()); }

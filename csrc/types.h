@@ -1,0 +1,160 @@
+// The words of the engine: what a block, a storage and an op are, and the numbered rules.
+//
+// The engine knows no tensor library. It keeps the lineage (which op made which storage from which) and
+// the arena (which storage lies where), and asks its driver for a few things: run this op again, the bytes of
+// this storage are gone / here, copy these bytes, this record is no longer needed.
+//
+// Rules that always hold. Code and tests refer to them by number.
+//   1. Bytes in use never exceed the budget. The arena never grows.
+//   2. A storage is in one state: resident, evicted or dead.
+//   3. What is pinned does not leave. An op's inputs and outputs are pinned while it runs, replays included.
+//   4. What was evicted comes back bit for bit.
+//   5. Before a source is overwritten, everything alive that would need its old value is resident and committed.
+//   6. A replay has no side effects: random state, statistics and mutated arguments are as if it never happened.
+//   7. Victims of one request lie side by side with the free blocks between them, and the request lands there
+//      (policy coop).
+//   8. An exception, in a kernel or for lack of memory, leaves everything consistent.
+//   9. With no eviction, the cost of being managed is small enough to leave on.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace coop {
+
+using Bytes = std::size_t;
+using Seconds = double;
+
+class Engine;
+struct Op;
+struct Storage;
+
+// A stretch of the arena. Free, raw (handed out, not yet known to be anybody's storage: a kernel's scratch, or an
+// output whose op has not finished), or holding one storage.
+struct Block {
+  enum class State : std::uint8_t { free, raw, used };
+
+  Bytes offset = 0;
+  Bytes bytes = 0;
+  Block* prev = nullptr;  // neighbours in address order
+  Block* next = nullptr;
+  Storage* storage = nullptr;  // set when used
+
+  // Links of the tree of free blocks.
+  Block* left = nullptr;
+  Block* right = nullptr;
+  Bytes largest = 0;  // in this subtree
+  std::uint32_t priority = 0;
+  State state = State::free;
+
+  Bytes end() const { return offset + bytes; }
+};
+
+// One storage that one op reads: a link of the storage's list of consumers, kept inside the op.
+struct Edge {
+  Storage* storage = nullptr;
+  Op* op = nullptr;
+  Edge* prev = nullptr;
+  Edge* next = nullptr;
+};
+
+// The unit of eviction: bytes that one or more tensors view.
+struct Storage {
+  Bytes bytes = 0;
+  Block* block = nullptr;  // null: evicted (or foreign)
+  Op* producer = nullptr;  // null: a source
+  Edge* consumers = nullptr;
+  Engine* engine = nullptr;
+  void* handle = nullptr;   // the driver's; null when nobody outside holds the storage
+  Seconds last_access = 0;  // on the engine's clock
+  Seconds around = 0;       // cached: cost of what is evicted around it
+  std::uint64_t id = 0;
+  std::uint64_t epoch = 0;   // `around` is valid if this equals the lineage's epoch
+  std::uint64_t digest = 0;  // of the bytes, when evicted under checks
+  std::uint64_t stamp = 0;   // visited mark
+  std::uint32_t pins = 0;    // must stay resident (but may be moved)
+  std::uint32_t locks = 0;   // a kernel, or somebody outside, knows its address: must stay where it is
+  std::uint32_t uses = 0;    // length of the list of consumers
+  std::uint32_t output = 0;     // which output of its producer
+  std::uint32_t slot = 0;       // scratch of the driver
+  std::uint32_t versions = 0;   // how often it was overwritten in place and renamed
+  std::uint32_t component = 0;  // union-find node of an evicted storage; 0: none
+  bool held = false;            // somebody outside the lineage refers to it
+  bool foreign = false;         // its bytes lie outside the arena: always resident, never moved
+  bool exposed = false;         // a pointer to it escaped: pinned for life, and others may write through it
+  bool tracked = false;         // the driver wants to be told when it is gone
+  bool charged = false;         // counted as an operand of the running op
+  bool unset = false;           // made by an op that leaves its bytes undefined
+
+  bool source() const { return producer == nullptr; }
+  bool resident() const { return block != nullptr || foreign; }
+  bool evicted() const { return !resident(); }
+  bool evictable() const { return producer && block && pins == 0 && locks == 0; }
+  bool movable() const { return block && locks == 0 && (pins > 0 || !producer); }
+};
+
+// How an op makes its first output.
+enum class InPlace : std::uint8_t {
+  no,           // in memory of its own
+  on_old,       // in the memory of input 0, the old version, which is gone afterwards
+  from_scratch  // in memory it is given and overwrites completely
+};
+
+// One leaf operator call that can be run again. Inputs and outputs follow it in the same piece of memory.
+struct Op {
+  void* recipe = nullptr;  // the driver's: how to run it again
+  Seconds cost = 0;
+  Bytes output_bytes = 0;
+  std::uint32_t inputs_count = 0;
+  std::uint32_t outputs_count = 0;
+  std::uint32_t live_outputs = 0;  // outputs that still exist, resident or not
+  std::uint32_t depth = 0;         // ops on the longest path from a source
+  std::uint64_t stamp = 0;
+  InPlace in_place = InPlace::no;
+
+  Edge* inputs() { return reinterpret_cast<Edge*>(this + 1); }
+  const Edge* inputs() const { return reinterpret_cast<const Edge*>(this + 1); }
+  Storage** outputs() { return reinterpret_cast<Storage**>(inputs() + inputs_count); }
+  Storage* const* outputs() const { return reinterpret_cast<Storage* const*>(inputs() + inputs_count); }
+};
+
+// Where a new storage goes. Sources, tiny blocks and dear results gather at the low end of the arena, cheap ones at
+// the high end, so that cheap neighbours form long runs.
+enum class Side : std::uint8_t { low, high };
+
+enum class Placement : std::uint8_t {
+  two_ended,  // the fitting hole nearest the side's end
+  best_fit,   // the smallest fitting hole; the side only chooses the edge inside it
+};
+
+enum class CostModel : std::uint8_t {
+  own,           // the storage's op alone
+  exact,         // plus all evicted ancestors and descendants, reached through evicted storages
+  union_find,    // plus the components of evicted neighbours (DTR's e-hat)
+};
+
+enum class PolicyKind : std::uint8_t { coop, dtr, dte, lru };
+
+// What the user may choose. Each part of Coop has a switch of its own, for ablation.
+struct Options {
+  Bytes budget = 0;
+  Bytes alignment = 64;
+  PolicyKind policy = PolicyKind::coop;
+  Placement placement = Placement::two_ended;
+  CostModel cost = CostModel::exact;
+  bool window = true;      // policy coop: one run at a time; off: one storage at a time, as DTE does
+  bool partition = true;   // cheap and dear results to opposite sides
+  bool per_byte = true;    // a window's cost is divided by its bytes
+  bool keep_dead = true;   // storages nobody holds stay until their room is needed
+  bool in_place = true;    // recomputable in-place by renaming; off: copy on write
+  bool move = true;        // sources in the way may be copied elsewhere
+  bool evict = true;       // off: no lineage, memory is only measured
+  Bytes tiny = 512;        // storages up to this size are never worth evicting
+  std::uint32_t max_depth = 1u << 16;     // longer chains are cut by committing
+  std::uint32_t max_versions = 32;        // likewise chains of in-place versions
+  std::uint32_t exact_limit = 64;         // ops visited before union-find takes over
+  double copy_bandwidth = 4e9;            // bytes per second, to price a move
+  int checks = 0;                         // level of rule checks
+};
+
+}  // namespace coop

@@ -1,0 +1,109 @@
+"""Where tensors meet the world outside of PyTorch's operators.
+
+An operator tells the engine what it touches. A few Python methods do not go through operators: they read a tensor's memory, or
+hand out a pointer to it. While a scope is open they are wrapped, so that
+
+- what is read is brought back first (tolist);
+- what hands out a pointer (numpy, data_ptr, dlpack, storages and what is built on them: pickle, share_memory_) brings the
+  tensor back and keeps it where it is for as long as it lives. A numpy array may be written to at any time: such a
+  tensor is a source, and ops that read it are recorded with a copy of what they read.
+
+C++ code that takes a writable pointer is noticed by the storage itself; reading an evicted storage by any other way raises an error.
+
+Threads started inside the scope are managed too. torch.compile has its own idea of memory: inside the scope compiled
+functions run eagerly.
+"""
+
+import functools
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from coop import _C
+
+_EXPOSING = ["numpy", "data_ptr", "const_data_ptr", "untyped_storage", "__dlpack__"]
+_READING = ["tolist"]
+
+
+class Boundary:
+    """The wrappers of one scope: installed when it opens, removed when it ends."""
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], None]] = []
+
+    def install(self) -> None:
+        for name in _EXPOSING:
+            self._wrap_method(name, _C.expose)
+        for name in _READING:
+            self._wrap_method(name, _C.materialise)
+        for name in ("_to_dlpack", "_to_dlpack_versioned"):
+            self._wrap_function(torch._C, name)
+        self._wrap_function(torch.utils.dlpack, "to_dlpack")
+        self._manage_threads()
+        self._run_eagerly()
+
+    def remove(self) -> None:
+        while self._undo:
+            self._undo.pop()()
+
+    def _replace(self, owner: Any, name: str, value: Any) -> None:
+        own = name in vars(owner)
+        before = getattr(owner, name)
+        setattr(owner, name, value)
+        self._undo.append(lambda: setattr(owner, name, before) if own else delattr(owner, name))
+
+    def _wrap_method(self, name: str, prepare: Callable[[torch.Tensor], None]) -> None:
+        original = getattr(torch.Tensor, name, None)
+        if original is None:
+            return
+
+        @functools.wraps(original)
+        def wrapper(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            if type(self).__torch_dispatch__ is torch.Tensor.__torch_dispatch__:
+                prepare(self)
+            return original(self, *args, **kwargs)
+
+        self._replace(torch.Tensor, name, wrapper)
+
+    def _wrap_function(self, module: Any, name: str) -> None:
+        original = getattr(module, name)
+
+        @functools.wraps(original)
+        def wrapper(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            _C.expose(tensor)
+            return original(tensor, *args, **kwargs)
+
+        self._replace(module, name, wrapper)
+
+    def _manage_threads(self) -> None:
+        original = threading.Thread.run
+
+        @functools.wraps(original)
+        def run(self: threading.Thread) -> None:
+            _C.manage_this_thread(_C.is_open())
+            try:
+                original(self)
+            finally:
+                _C.manage_this_thread(False)
+
+        self._replace(threading.Thread, "run", run)
+
+    def _run_eagerly(self) -> None:
+        if "torch._dynamo" in sys.modules:
+            stance = torch.compiler.set_stance("force_eager")
+            self._undo.append(lambda: stance.__exit__(None, None, None))
+        original = torch.compile
+
+        @functools.wraps(original)
+        def compile(model: Any = None, *args: Any, **kwargs: Any) -> Any:
+            warnings.warn(
+                "torch.compile has no effect inside a coop budget: compiled code keeps its own memory. The model runs eagerly.",
+                stacklevel=2,
+            )
+            return model if model is not None else (lambda function: function)
+
+        self._replace(torch, "compile", compile)

@@ -1,0 +1,227 @@
+"""The scope: `budget` and `measure`, and the `Memory` that they give.
+
+One scope is open at a time, on the thread that opened it. Threads that are started inside it take part; see boundary.py for what
+happens where tensors meet the world outside of PyTorch's operators.
+"""
+
+import dataclasses
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+
+from coop import _C, errors  # noqa: F401  errors registers the exception
+from coop.boundary import Boundary
+from coop.policies import options_for
+from coop.sizes import format_bytes, parse_bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Stats:
+    """What happened in a scope. Bytes are ints, times are seconds."""
+
+    budget: int
+    """The bytes allowed; the size of the arena."""
+    in_use: int
+    """Bytes held by the program and by running kernels now."""
+    peak: int
+    """The most that was in use at once."""
+    cached: int
+    """Bytes of recomputed results that nobody holds: kept while there is room, free for the taking."""
+    free: int
+    largest_free: int
+    """The largest free piece."""
+    sources: int
+    """Bytes that nothing can recompute: parameters, buffers, data, optimizer state."""
+    floor: int
+    """The most that sources and a single op needed at once. No budget below it can serve this program."""
+    evictions: int
+    rematerialisations: int
+    replays: int
+    moves: int
+    commits: int
+    allocations: int
+    ops: int
+    recorded_ops: int
+    storages: int
+    searches: int
+    exact_costs: int
+    union_find_costs: int
+    evicted_bytes: int
+    moved_bytes: int
+    op_seconds: float
+    """Time in the program's own ops."""
+    recompute_seconds: float
+    """Time in ops that were run again."""
+    search_seconds: float
+    move_seconds: float
+    fragmentation: float
+    """Free bytes that were left after requests that forced an eviction, as a share of the budget, on average."""
+
+    def __str__(self) -> str:
+        share = self.recompute_seconds / self.op_seconds if self.op_seconds else 0.0
+        return (
+            f"budget {format_bytes(self.budget)}, peak {format_bytes(self.peak)}, {self.evictions} evictions, "
+            f"{self.rematerialisations} rematerialisations, {self.moves} moves; {self.op_seconds:.3f} s in ops, "
+            f"{self.recompute_seconds:.3f} s ({share:.1%}) in recomputation, {self.search_seconds:.3f} s in "
+            f"{self.searches} searches; fragmentation {self.fragmentation:.1%}"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """One thing that happened in the arena."""
+
+    kind: str
+    time: float
+    storage: int
+    offset: int
+    bytes: int
+
+
+class Memory:
+    """A scope with a budget. Made by `budget` and `measure`; used with `with`, once."""
+
+    def __init__(self, options: _C.Options, events: bool = False) -> None:
+        self._options = options
+        self._events = events
+        self._state = "new"
+        self._boundary = Boundary()
+        self._final: Stats | None = None
+
+    def __enter__(self) -> Self:
+        if self._state != "new":
+            raise RuntimeError("this budget's scope was entered before; make a new one with coop.budget(...)")
+        if _C.is_open():
+            raise RuntimeError("a coop budget is already in force; budgets do not nest, and there is one for each process")
+        _C.open(self._options, self._events)
+        self._state = "open"
+        self._boundary.install()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._state != "open":
+            raise RuntimeError("this budget's scope is not open" if self._state == "new" else "this budget's scope has ended")
+        if not _C.this_thread_is_managed() and threading.current_thread() is not threading.main_thread():
+            raise RuntimeError("a budget's scope must be left on the thread that entered it")
+        self._final = self.stats()
+        self._state = "closed"
+        self._boundary.remove()
+        _C.close()
+
+    def stats(self) -> Stats:
+        """What has happened so far; after the scope has ended, what happened in it."""
+        if self._final is not None:
+            return self._final
+        self._require_open()
+        return Stats(**_C.stats())
+
+    def events(self) -> list[Event]:
+        """What happened since the last call, in order. Needs `events=True`."""
+        self._require_open()
+        return [Event(*event) for event in _C.events()]
+
+    def adopt(self, *things: Any) -> int:
+        """Moves tensors that existed before the scope into the arena.
+
+        Takes modules, optimizers, tensors, and lists, tuples and dicts of them. Tensors whose memory belongs to somebody
+        else (numpy, shared memory) stay where they are. Returns the bytes moved.
+        """
+        self._require_open()
+        moved = 0
+        for tensor in _tensors(things):
+            if tensor.layout is torch.strided and tensor.device.type == "cpu":
+                moved += _C.adopt(tensor)
+        return moved
+
+    def pin(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Brings the tensor back and keeps it resident until `unpin`. Counted: pin twice, unpin twice."""
+        self._require_open()
+        _C.pin(tensor)
+        return tensor
+
+    def unpin(self, tensor: torch.Tensor) -> None:
+        self._require_open()
+        _C.unpin(tensor)
+
+    def materialise(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Brings the tensor back now. It may be evicted again."""
+        self._require_open()
+        _C.materialise(tensor)
+        return tensor
+
+    def commit(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Cuts the tensor's lineage: it stays resident for as long as it lives, and what made it is forgotten."""
+        self._require_open()
+        _C.commit(tensor)
+        return tensor
+
+    def state(self, tensor: torch.Tensor) -> str:
+        """Where the tensor's bytes are: resident, evicted, source, exposed (a pointer is outside), foreign (not in the arena)."""
+        self._require_open()
+        return _C.state(tensor)
+
+    def check(self) -> None:
+        """Checks the engine's rules now; raises if one is broken."""
+        self._require_open()
+        _C.check()
+
+    def _require_open(self) -> None:
+        if self._state != "open":
+            raise RuntimeError("the budget's scope is not open" if self._state == "new" else "the budget's scope has ended")
+
+
+def budget(size: int | str, policy: str = "coop", *, checks: int = 0, events: bool = False, **switches: Any) -> Memory:
+    """A scope in which every tensor byte lies in one arena of this size.
+
+    `size` is an int of bytes or a string such as "600MiB" or "4GB". `policy` chooses what is evicted: coop, coop-paper, dtr,
+    dtr-eq, dte or lru. `checks` runs the engine's own checks: 0 never, 1 cheap ones, 2 at every event (slow). `events=True`
+    records what happens for `memory.events()`. Further keywords switch parts of the policy, for comparison: window,
+    partition, per_byte, keep_dead, in_place, move.
+    """
+    count = parse_bytes(size)
+    machine = _machine_bytes()
+    if machine and count > machine:
+        raise ValueError(f"a budget of {format_bytes(count)} is more than this machine has: {format_bytes(machine)} of memory")
+    return Memory(options_for(policy, count, checks, switches), events)
+
+
+def measure() -> Memory:
+    """A scope without a limit. `stats().peak` is what the program needs; `stats().floor` what no budget can go below."""
+    options = options_for("coop", max(4 * _machine_bytes(), 1 << 40), 0, {"keep_dead": False, "move": False})
+    return Memory(options)
+
+
+def _machine_bytes() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):  # the system does not say
+        return 0
+
+
+def _tensors(things: Iterable[Any]) -> Iterator[torch.Tensor]:
+    for thing in things:
+        if isinstance(thing, torch.Tensor):
+            yield thing
+            if thing.grad is not None:
+                yield thing.grad
+        elif isinstance(thing, torch.nn.Module):
+            yield from _tensors(thing.parameters())
+            yield from _tensors(thing.buffers())
+        elif isinstance(thing, torch.optim.Optimizer):
+            yield from _tensors(thing.state.values())
+            for group in thing.param_groups:
+                yield from _tensors(group["params"])
+        elif isinstance(thing, dict):
+            yield from _tensors(thing.values())
+        elif isinstance(thing, list | tuple | set):
+            yield from _tensors(thing)
+        elif thing is None or isinstance(thing, int | float | str | bool):
+            continue
+        else:
+            raise TypeError(f"adopt takes modules, optimizers, tensors and collections of them, not {type(thing).__name__}")

@@ -1,0 +1,57 @@
+"""The policies by name: which switches of the engine each one sets.
+
+coop        window over neighbours, cost per byte, two-ended placement by measured density, exact projected cost, storages
+            nobody holds kept until their room is needed, recomputable in-place, moving
+coop-paper  as published: sum of scores, best fit with a side inside the hole, union-find cost, eager eviction
+dtr         least (projected cost / size / staleness), exact neighbourhood; copy on write, best fit, eager eviction
+dtr-eq      the same with union-find components
+dte         DTR with the free neighbours' bytes counted in
+lru         least recently used
+"""
+
+from typing import Any
+
+from coop._C import CostModel, Options, Placement, PolicyKind
+
+_SINGLE: dict[str, Any] = {
+    "placement": Placement.best_fit,
+    "partition": False,
+    "keep_dead": False,
+    "in_place": False,
+}
+
+POLICIES: dict[str, dict[str, Any]] = {
+    "coop": {"policy": PolicyKind.coop},
+    "coop-paper": {
+        "policy": PolicyKind.coop,
+        "placement": Placement.best_fit,
+        "cost": CostModel.union_find,
+        "per_byte": False,
+        "keep_dead": False,
+        "move": False,
+    },
+    "dtr": {"policy": PolicyKind.dtr, **_SINGLE},
+    "dtr-eq": {"policy": PolicyKind.dtr, "cost": CostModel.union_find, **_SINGLE},
+    "dte": {"policy": PolicyKind.dte, **_SINGLE},
+    "lru": {"policy": PolicyKind.lru, "cost": CostModel.own, **_SINGLE},
+}
+
+SWITCHES = frozenset(
+    {"window", "partition", "per_byte", "keep_dead", "in_place", "move", "tiny", "alignment", "exact_limit", "max_depth",
+     "max_versions", "placement", "cost", "copy_bandwidth"}
+)  # fmt: skip
+
+
+def options_for(policy: str, budget: int, checks: int, switches: dict[str, Any]) -> Options:
+    """The engine's options: the policy's settings, then the caller's switches."""
+    if policy not in POLICIES:
+        raise ValueError(f"unknown policy {policy!r}; the known ones are {', '.join(POLICIES)}")
+    unknown = set(switches) - SWITCHES
+    if unknown:
+        raise TypeError(f"unknown switch {sorted(unknown)[0]!r}; the known ones are {', '.join(sorted(SWITCHES))}")
+    options = Options()
+    options.budget = budget
+    options.checks = checks
+    for name, value in {**POLICIES[policy], **switches}.items():
+        setattr(options, name, value)
+    return options
