@@ -5,6 +5,7 @@ import glob
 from setuptools import setup
 from torch.utils.cpp_extension import BuildExtension, CppExtension, include_paths
 
+flags = ["-std=c++20", "-O2", "-g1", "-DNDEBUG", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wshadow", "-Werror"]
 # Warnings are errors in our code, not in torch's headers.
 system_headers = [flag for path in include_paths() for flag in ("-isystem", path)]
 
@@ -13,8 +14,7 @@ setup(
         CppExtension(
             "coop._C",
             sorted(glob.glob("csrc/*.cpp")),
-            extra_compile_args=["-std=c++20", "-O2", "-g1", "-DNDEBUG", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wshadow", "-Werror"]
-            + system_headers,
+            extra_compile_args=[*flags, *system_headers],
         )
     ],
     cmdclass={"build_ext": BuildExtension},

@@ -124,6 +124,7 @@ PYBIND11_MODULE(_C, module) {
       .def_readwrite("keep_dead", &Options::keep_dead)
       .def_readwrite("in_place", &Options::in_place)
       .def_readwrite("move", &Options::move)
+      .def_readwrite("rescue", &Options::rescue)
       .def_readwrite("evict", &Options::evict)
       .def_readwrite("tiny", &Options::tiny)
       .def_readwrite("max_depth", &Options::max_depth)

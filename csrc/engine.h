@@ -160,6 +160,7 @@ class Engine {
   Block* make_room(Bytes bytes, Side side);
   Block* clear(Run run);
   Shortage shortage(Bytes needed) const;
+  Shortage thrashing(Bytes needed) const;
   Block* evict(Storage& storage);
   Block* slide(Storage& storage);
   void place(Storage& storage, Block* block);

@@ -36,6 +36,7 @@ constexpr Name kFills[] = {"zero_",   "fill_",    "normal_",      "uniform_",   
                           "copy_",   "geometric_", "log_normal_", "cauchy_"};
 constexpr Name kReshape[] = {"resize_", "resize_as_", "set_", "_resize_output_", "resize_as_sparse_", "set_data"};
 
+constexpr Name kAccumulates[] = {"detach", "clone", "add", "add_", "copy_", "new_empty_strided", "mul"};
 constexpr Name kBatchNorm[] = {"native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update"};
 
 }  // namespace
@@ -64,6 +65,7 @@ OpInfo::OpInfo(const c10::OperatorHandle& handle) : op(handle) {
       if (auto optional = element->cast<c10::OptionalType>()) element = optional->getElementType();
       if (element->kind() == c10::TypeKind::TensorType) info.kind = ArgumentInfo::Kind::tensor_list;
     }
+    info.taken = argument.type()->kind() != c10::TypeKind::TensorType;
     const bool tensor = info.kind == ArgumentInfo::Kind::tensor || info.kind == ArgumentInfo::Kind::tensor_list;
     tensors |= tensor;
     info.written = tensor && argument.alias_info() && argument.alias_info()->isWrite();
@@ -80,6 +82,7 @@ OpInfo::OpInfo(const c10::OperatorHandle& handle) : op(handle) {
   factory = !tensors || shape_only;
   unset = aten && any_of(base, kUnset);
   fills = aten && any_of(base, kFills);
+  accumulates = aten && any_of(base, kAccumulates);
   // Custom operators may do anything; only what is known to be pure is run again.
   replayable = aten;
 

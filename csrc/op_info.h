@@ -12,6 +12,7 @@ struct ArgumentInfo {
   enum class Kind : std::uint8_t { other, tensor, tensor_list, generator };
   Kind kind = Kind::other;
   bool written = false;
+  bool taken = false;  // the kernel takes the value off the stack: a second try needs a copy of it
 };
 
 struct OpInfo {
@@ -35,6 +36,7 @@ struct OpInfo {
   bool factory = false;         // no tensor's bytes go in
   bool unset = false;           // leaves its output's bytes undefined: empty
   bool fills = false;           // in place, and does not read what it overwrites: zero_
+  bool accumulates = false;     // one of the ops by which autograd stores a gradient in its leaf
   bool batch_norm = false;      // writes running statistics although its schema may not say so
   int training_argument = -1;   // of a batch norm: its results depend on the statistics only if this is false
   bool batch_norm_always_trains = false;

@@ -27,7 +27,7 @@ double score(Scene& scene, Storage& storage) {
 
 class Coop final : public Policy {
  public:
-  Run choose(Scene& scene, Bytes needed) override { return cheapest_window(scene, needed); }
+  Run choose(Scene& scene, Bytes needed) override { return cheapest_window(scene, needed, scene.options.move); }
 };
 
 // Evicts the storage of least score, one at a time.
@@ -93,7 +93,7 @@ std::unique_ptr<Policy> make_policy(const Options& options) {
 // Two pointers in address order. `gain` counts the bytes the request could use; what must be slid aside adds to the cost
 // only. Raw and locked blocks cut the window. Only minimal windows are compared. Sums are long double: adding and
 // subtracting scores of very different size must not leave dust behind that decides a comparison.
-Run cheapest_window(Scene& scene, Bytes needed) {
+Run cheapest_window(Scene& scene, Bytes needed, bool may_move) {
   const Seconds horizon = std::max(scene.staleness, kShortest);
   struct Item {
     Block* block;
@@ -113,7 +113,7 @@ Run cheapest_window(Scene& scene, Bytes needed) {
       ++stale_count;
       return true;
     }
-    if (!scene.options.move || !storage->movable()) return false;
+    if (!may_move || !storage->movable()) return false;
     item.cost = static_cast<double>(block->bytes) / scene.options.copy_bandwidth / horizon;
     item.gain = 0;
     return true;

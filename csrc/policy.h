@@ -36,7 +36,7 @@ class Policy {
 std::unique_ptr<Policy> make_policy(const Options& options);
 
 // The cheapest run that is large enough: Coop's sliding window. Also every policy's last resort.
-Run cheapest_window(Scene& scene, Bytes needed);
+Run cheapest_window(Scene& scene, Bytes needed, bool may_move);
 
 // The largest piece that could be freed now.
 Bytes largest_run(const Arena& arena, bool may_move);

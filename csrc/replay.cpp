@@ -51,7 +51,7 @@ void Engine::bring_back_leanly(Storage& storage, Lock& lock) {
   {
     std::vector<Op*> order;
     lineage_.missing(storage, order);
-    budget = 8 * order.size() + 64;
+    budget = std::min<std::size_t>(64 + order.size() * order.size(), 100000);
   }
   while (!goals.empty()) {
     Storage* goal = goals.back();
@@ -68,7 +68,7 @@ void Engine::bring_back_leanly(Storage& storage, Lock& lock) {
       goals.push_back(absent);
       continue;
     }
-    if (budget-- == 0) throw shortage(arena_.round(goal->bytes));
+    if (budget-- == 0) throw thrashing(arena_.round(goal->bytes));
     for (std::uint32_t i = 0; i < op->inputs_count; ++i) ++op->inputs()[i].storage->pins;
     const auto release = [&] {
       for (std::uint32_t i = 0; i < op->inputs_count; ++i) --op->inputs()[i].storage->pins;
@@ -77,7 +77,7 @@ void Engine::bring_back_leanly(Storage& storage, Lock& lock) {
       replay(*op, lock);
       compacted = false;
     } catch (const Shortage&) {
-      if (compacted || !options_.move) {
+      if (compacted || !options_.rescue) {
         release();
         throw;
       }

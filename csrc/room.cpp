@@ -30,7 +30,7 @@ Block* Engine::make_room(Bytes bytes, Side side) {
     Run run;
     if (needed <= arena_.capacity()) {
       run = policy_->choose(scene, needed);
-      if (!run.first) run = cheapest_window(scene, needed);
+      if (!run.first) run = cheapest_window(scene, needed, options_.rescue);
     }
     counts_.search_seconds += search.seconds();
     if (!run.first) {
@@ -114,7 +114,7 @@ Shortage Engine::shortage(Bytes needed) const {
   Shortage shortage;
   shortage.needed = needed;
   shortage.budget = options_.budget;
-  shortage.largest = largest_run(arena_, options_.move);
+  shortage.largest = largest_run(arena_, options_.move || options_.rescue);
   Bytes fixed = 0;
   for (const Block* block = arena_.first(); block; block = block->next) {
     const Storage* storage = block->storage;
@@ -127,6 +127,13 @@ Shortage Engine::shortage(Bytes needed) const {
                          : shortage.pinned) += block->bytes;
   }
   shortage.enough = std::max(fixed + needed, fixed + needed <= arena_.capacity() ? options_.budget + needed - shortage.largest : 0);
+  return shortage;
+}
+
+// There would be room for each storage in turn, but not for what has to be resident together.
+Shortage Engine::thrashing(Bytes needed) const {
+  Shortage shortage = this->shortage(needed);
+  shortage.enough = std::max(shortage.enough, options_.budget + needed);
   return shortage;
 }
 

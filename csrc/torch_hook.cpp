@@ -17,6 +17,8 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/library.h>
 
@@ -73,6 +75,14 @@ bool plain(const c10::TensorImpl* impl) {
 bool is_leaf_variable(const c10::TensorImpl* impl) {
   const auto* meta = static_cast<const torch::autograd::AutogradMeta*>(impl->autograd_meta());
   return meta && meta->requires_grad_ && !meta->grad_fn_;
+}
+
+// Autograd is storing a gradient in its leaf. A stored gradient is committed: bringing it back would mean running the
+// whole step again, and the optimizer will want all of them at once.
+bool stores_gradient(const OpInfo& info) {
+  if (!info.accumulates) return false;
+  const auto node = torch::autograd::get_current_node();
+  return node && dynamic_cast<const torch::autograd::AccumulateGrad*>(node.get());
 }
 
 // What the op reads and writes. One for each thread, its memory used over and over.
@@ -210,7 +220,7 @@ class Call {
     try {
       engine_.enter(operands_.storages);
     } catch (const Shortage&) {
-      if (!engine_.options().move) throw;
+      if (!engine_.options().rescue) throw;
       engine_.compact();
       engine_.enter(operands_.storages);
     }
@@ -228,7 +238,7 @@ class Call {
   void prepare() {
     const Options& options = engine_.options();
     Storage* target = operands_.written.size() == 1 ? operands_.written[0] : nullptr;
-    record_ = options.evict && info_.replayable && info_.returns > 0 && !operands_.exotic &&
+    record_ = options.evict && info_.replayable && !stores_gradient(info_) && info_.returns > 0 && !operands_.exotic &&
               (operands_.written.empty() || (target && target->producer && target->versions < options.max_versions)) &&
               !engine_.too_deep(operands_.storages);
     if (!options.in_place) {
@@ -365,14 +375,14 @@ class Call {
   void kernel() {
     const bool random = info_.random && record_;
     if (random) random_ = std::make_unique<RandomState>(RandomState::of(RandomState::global()));
-    const bool repeatable = operands_.written.empty() && operands_.statistics.empty() && engine_.options().move;
+    const bool repeatable = operands_.written.empty() && operands_.statistics.empty() && engine_.options().rescue;
     const std::size_t height = stack_.size();
     saved_.clear();
     std::optional<RandomState> before;
     if (repeatable) {
-      // A kernel takes lists over; tensors stay on the stack until it is done.
-      for (std::size_t i = height - info_.arguments.size(); i < height; ++i) {
-        if (stack_[i].isList() || stack_[i].isGenerator()) saved_.emplace_back(i, stack_[i]);
+      const std::size_t first = height - info_.arguments.size();
+      for (std::size_t i = first; i < height; ++i) {
+        if (info_.arguments[i - first].taken && stack_[i].isPtrType()) saved_.emplace_back(i, stack_[i]);
       }
       if (info_.random) before = random ? *random_ : RandomState::of(RandomState::global());
     }
@@ -539,6 +549,17 @@ void bind_results(Scope& scope, const OpInfo& info, const torch::jit::Stack& sta
   });
 }
 
+void commit_result(Scope& scope, const OpInfo& info, const c10::IValue& result) {
+  if (!result.isTensor() || !plain(result.toTensor().unsafeGetTensorImpl())) return;
+  Storage* storage = scope.storage_of(result.toTensor().unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
+  if (!storage || storage->foreign) return;
+  try {
+    scope.engine().commit(*storage);
+  } catch (const Shortage& shortage) {
+    throw_out_of_budget(shortage, info.name);
+  }
+}
+
 // resize_, set_: the storage may be exchanged for another. It is committed first, so that nothing has to be renamed.
 void run_reshape(Scope& scope, const OpInfo& info, c10::DispatchKeySet below, torch::jit::Stack& stack) {
   std::vector<Storage*> storages;
@@ -591,6 +612,7 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
     case OpInfo::Kind::view:
       redispatch_unseen(info, below, *stack);
       bind_results(*scope, info, *stack);
+      if (stores_gradient(info)) commit_result(*scope, info, stack->back());
       break;
     case OpInfo::Kind::reshape: run_reshape(*scope, info, below, *stack); break;
     default: Call(*scope, info, below, *stack).run(); break;

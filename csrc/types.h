@@ -147,7 +147,8 @@ struct Options {
   bool per_byte = true;    // a window's cost is divided by its bytes
   bool keep_dead = true;   // storages nobody holds stay until their room is needed
   bool in_place = true;    // recomputable in-place by renaming; off: copy on write
-  bool move = true;        // sources in the way may be copied elsewhere
+  bool move = true;        // policy coop: sources in the way of a window may be copied aside
+  bool rescue = true;      // the same for every policy where nothing else helps, and compaction after that
   bool evict = true;       // off: no lineage, memory is only measured
   Bytes tiny = 512;        // storages up to this size are never worth evicting
   std::uint32_t max_depth = 1u << 16;     // longer chains are cut by committing

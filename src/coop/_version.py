@@ -10,7 +10,9 @@ def check_torch() -> None:
     try:
         import torch
     except ImportError as error:
-        raise ImportError(f"coop needs torch=={TORCH}, and no torch is installed: pip install torch=={TORCH}") from error
+        raise ImportError(
+            f"coop {__version__} needs torch=={TORCH}, and no torch is installed: pip install torch=={TORCH}"
+        ) from error
     if torch.__version__.split("+")[0] != TORCH:
         raise ImportError(
             f"coop {__version__} needs torch=={TORCH} exactly, and torch {torch.__version__} is installed: "

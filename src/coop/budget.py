@@ -182,7 +182,7 @@ def budget(size: int | str, policy: str = "coop", *, checks: int = 0, events: bo
     `size` is an int of bytes or a string such as "600MiB" or "4GB". `policy` chooses what is evicted: coop, coop-paper, dtr,
     dtr-eq, dte or lru. `checks` runs the engine's own checks: 0 never, 1 cheap ones, 2 at every event (slow). `events=True`
     records what happens for `memory.events()`. Further keywords switch parts of the policy, for comparison: window,
-    partition, per_byte, keep_dead, in_place, move.
+    partition, per_byte, keep_dead, in_place, move, rescue.
     """
     count = parse_bytes(size)
     machine = _machine_bytes()

@@ -1,6 +1,8 @@
 """Byte counts as people write them."""
 
 import re
+from decimal import Decimal
+from fractions import Fraction
 
 _UNITS = {
     "": 1, "b": 1,
@@ -20,8 +22,10 @@ def parse_bytes(size: int | str) -> int:
         match = _PATTERN.fullmatch(size)
         unit = _UNITS.get(match[2].lower()) if match else None
         if not match or unit is None:
-            raise ValueError(f"{size!r} is not a size. Write bytes, or a number with KB, MB, GB, KiB, MiB or GiB: '600MiB'")
-        count = round(float(match[1]) * unit)
+            raise ValueError(
+                f"{size!r} is not a size: write bytes, or a number with KB, MB, GB, KiB, MiB or GiB, such as '600MiB'"
+            )
+        count = round(Fraction(match[1]) * unit)
     if count <= 0:
         raise ValueError(f"a budget must be more than 0 bytes, not {size!r}")
     return count
@@ -29,7 +33,7 @@ def parse_bytes(size: int | str) -> int:
 
 def format_bytes(count: int) -> str:
     """Bytes with a binary unit and two digits: 1.50 GiB."""
-    value, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
+    value, units = Decimal(count), ["B", "KiB", "MiB", "GiB", "TiB"]
     while abs(value) >= 1024 and len(units) > 1:
         value /= 1024
         units.pop(0)

@@ -1,0 +1,112 @@
+"""The command `coop`.
+
+    coop run --budget 4GiB train.py --its --own --args
+    coop run --measure train.py
+
+What is wrong with the command itself is told in one sentence, with exit code 2. Otherwise the exit code is the
+script's.
+"""
+
+import contextlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn, TextIO
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from coop._version import __version__
+from coop.budget import Stats, budget, measure
+from coop.policies import POLICIES
+from coop.run import run_script
+from coop.sizes import format_bytes
+
+Work = Callable[[], None]
+
+
+def main() -> None:
+    """The work is done after click has returned: click has its own idea of Ctrl-C and of errors."""
+    try:
+        work: Work | int | None = commands.main(prog_name="coop", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as usage:
+        usage.show()
+        raise SystemExit(2) from None
+    except click.ClickException as error:
+        _refuse(error.format_message())
+    if not callable(work):  # --help and --version have said all there is to say
+        raise SystemExit(work or 0)
+    work()
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "--version", message="coop %(version)s")
+def commands() -> None:
+    """PyTorch programs inside a hard memory budget, to the same bits."""
+
+
+@commands.command(context_settings={"allow_interspersed_args": False})
+@click.option("--budget", "size", metavar="SIZE", help="The limit: bytes, or a size such as 600MiB or 4GB.")
+@click.option("--policy", default="coop", show_default=True, metavar="NAME", help=f"{', '.join(POLICIES)}.")
+@click.option("--measure", "measuring", is_flag=True, help="No limit: tell peak and floor, to choose a budget by.")
+@click.argument("script")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def run(size: str | None, policy: str, measuring: bool, script: str, args: tuple[str, ...]) -> Work:
+    """Run SCRIPT with its own ARGS inside a budget, and report on stderr at the end."""
+    if measuring == (size is not None):
+        raise click.UsageError("say either --budget SIZE or --measure")
+    try:
+        source = Path(script).read_bytes()
+        memory = measure() if size is None else budget(size, policy)
+        memory.__enter__()  # until the process ends
+    except OSError as error:
+        raise click.UsageError(f"cannot read the script {script!r}: {error.strerror}") from error
+    except MemoryError as error:
+        raise click.UsageError(f"the system does not give {size or 'that much'} of address space") from error
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    report = _report_to(sys.stderr, _measured if measuring else _limited)
+    return lambda: run_script(script, source, list(args), memory, report)
+
+
+def _refuse(sentence: str) -> NoReturn:
+    print(f"coop: {sentence}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def _report_to(stream: TextIO, rows: Callable[[Stats], dict[str, str]]) -> Callable[[Stats], None]:
+    def report(stats: Stats) -> None:
+        table = Table(box=box.ROUNDED, title="coop", show_header=False)
+        for name, value in rows(stats).items():
+            table.add_row(name, value)
+        with contextlib.suppress(OSError, ValueError):  # the script may have closed it
+            Console(file=stream).print(table)
+
+    return report
+
+
+def _limited(stats: Stats) -> dict[str, str]:
+    return {
+        "budget": format_bytes(stats.budget),
+        "peak": f"{format_bytes(stats.peak)} ({stats.peak / stats.budget:.0%})",
+        "evictions": f"{stats.evictions:,}",
+        "rematerialisations": f"{stats.rematerialisations:,}",
+        "recomputation": _time_and_share(stats.recompute_seconds, stats),
+        "search": _time_and_share(stats.search_seconds, stats),
+        "fragmentation": f"{stats.fragmentation:.1%}",
+    }
+
+
+def _measured(stats: Stats) -> dict[str, str]:
+    return {
+        "peak": f"{format_bytes(stats.peak)} ({stats.peak} bytes)",
+        "floor": f"{format_bytes(stats.floor)} ({stats.floor} bytes)",
+        "time in ops": f"{stats.op_seconds:.2f} s",
+    }
+
+
+def _time_and_share(seconds: float, stats: Stats) -> str:
+    share = seconds / stats.op_seconds if stats.op_seconds else 0.0
+    return f"{seconds:.2f} s ({share:.1%} of the ops' time)"
