@@ -8,12 +8,11 @@ import dataclasses
 import multiprocessing
 import signal
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, Self
 
-import training_job
-from training_job import Clock, Job, Profile, Way
+from job import Clock, Job, Profile, Way, profile, scope
 
 _fork = multiprocessing.get_context("fork")
 
@@ -96,8 +95,6 @@ class Outcome:
     """What a trained process leaves: digests, and for coop the scope's statistics over the timed steps."""
 
     digests: dict[str, str]
-    persistent: int
-    warm_up: Clock
     stats: dict[str, Any] | None
 
 
@@ -123,16 +120,15 @@ class Trainer(Process):
 
 
 def _train(connection: Connection, way: Way, warm_up: int) -> None:
-    with training_job.scope(way) as memory:
+    with scope(way) as memory:
         job = Job(way)
         clock = Clock.of(job, warm_up)
         before = memory.stats() if memory else None
         connection.send((True, clock))
         while steps := connection.recv():
             connection.send((True, Clock.of(job, steps)))
-        persistent = training_job.nbytes(job.persistent()) if not memory else 0
         stats = _since(before, memory.stats()) if memory else None
-    connection.send((True, Outcome(job.digests(), persistent, clock, stats)))
+    connection.send((True, Outcome(job.digests(), stats)))
 
 
 _COUNTED = ("evictions", "rematerialisations", "replays", "moves", "commits", "searches", "op_seconds", "recompute_seconds",
@@ -150,23 +146,26 @@ def profile_of(way: Way, warm_up: int = 2, limit: float = 300.0) -> Profile:
 
 
 def _profile(way: Way, warm_up: int) -> Profile:
-    with training_job.scope(way):
+    with scope(way):
         job = Job(way)
         for _ in range(warm_up):
             job.step()
-        return training_job.profile(job)
+        return profile(job)
 
 
-def rounds_of(trainers: dict[str, Trainer], rounds: int, steps: int, tick: Callable[[str], None]) -> Iterable[dict[str, Clock]]:
-    """Turn and turn about; the order is reversed every other round. Who fails is left out and ends up in `failed`."""
+def take_turns(
+    trainers: dict[str, Trainer], rounds: int, steps: int, tick: Callable[[str], None]
+) -> tuple[list[dict[str, Clock]], dict[str, Failed]]:
+    """Turn and turn about; the order is reversed every other round. Returns the clocks of each round, and who failed."""
+    clocks: list[dict[str, Clock]] = []
+    failed: dict[str, Failed] = {}
     for number in range(rounds):
-        names = list(trainers)
-        clocks: dict[str, Clock] = {}
-        for name in names[:: -1 if number % 2 else 1]:
+        clocks.append({})
+        for name in list(trainers)[:: -1 if number % 2 else 1]:
             tick(name)
             try:
-                clocks[name] = trainers[name].turn(steps)
-            except Failed as failed:
-                trainers.pop(name)
-                clocks[name] = failed  # type: ignore[assignment]
-        yield clocks
+                clocks[-1][name] = trainers[name].turn(steps)
+            except Failed as failure:
+                failed[name] = failure
+                del trainers[name]
+    return clocks, failed

@@ -49,7 +49,9 @@ def bert(small: bool) -> Task:
 def gpt2(small: bool) -> Task:
     width, layers, batch, length = (64, 4, 4, 32) if small else (192, 6, 16, 128)
     model = transformers.GPT2LMHeadModel(
-        transformers.GPT2Config(vocab_size=1024, n_embd=width, n_layer=layers, n_head=width // 32, n_positions=length)
+        transformers.GPT2Config(
+            vocab_size=1024, n_embd=width, n_layer=layers, n_head=width // 32, n_positions=length, use_cache=False
+        )
     )
     return Task(model, _text(batch, length, 1024), list(model.transformer.h))
 

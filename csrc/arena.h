@@ -4,6 +4,8 @@
 // blocks are always joined. Finding, splitting and joining are logarithmic in the number of free blocks.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <vector>
 
 #include "free_tree.h"
@@ -19,7 +21,10 @@ class Arena {
   Bytes capacity() const { return capacity_; }
   Bytes free_bytes() const { return free_bytes_; }
   Bytes largest_free() const { return free_.largest(); }
-  Bytes round(Bytes bytes) const { return (bytes + alignment_ - 1) / alignment_ * alignment_; }
+  // At least one unit, so that every block has an address of its own; and never so much that it wraps round.
+  Bytes round(Bytes bytes) const {
+    return (std::clamp<Bytes>(bytes, 1, SIZE_MAX / 2) + alignment_ - 1) / alignment_ * alignment_;
+  }
   std::size_t blocks() const { return pool_.size(); }
   Block* first() const { return first_; }
   Block* last() const { return last_; }

@@ -28,10 +28,14 @@ Block* Engine::allocate(Bytes bytes) {
   if (!block) block = make_room(bytes, side);
   ++counts_.allocations;
   raw_ += block->bytes;
-  if (const Bytes now = in_use(); now > peak_) peak_ = now;
-  if (const Bytes now = sources_ + operands_ + raw_; now > floor_) floor_ = now;
+  note_use();
   note(EventKind::place, nullptr, block->offset, block->bytes);
   return block;
+}
+
+void Engine::note_use() {
+  if (const Bytes now = in_use(); now > peak_) peak_ = now;
+  if (const Bytes now = sources_ + operands_ + raw_; now > floor_) floor_ = now;
 }
 
 void Engine::free(Bytes offset) {
@@ -108,6 +112,7 @@ Storage* Engine::bind(Bytes offset, Bytes bytes, void* handle) {
   storage->engine = this;
   storage->handle = handle;
   storage->held = handle != nullptr;
+  storage->in_hand = !storage->held;
   storage->last_access = now_;
   sources_ += bytes;
   return storage;
@@ -144,6 +149,7 @@ void Engine::let_go(Storage& storage) {
 
 void Engine::reconsider(Storage& storage) {
   const Lock lock(mutex_);
+  storage.in_hand = false;
   lineage_.reconsider(storage);
 }
 
@@ -188,13 +194,15 @@ bool Engine::too_deep(std::span<Storage* const> inputs) const {
 void Engine::before_overwrite(Storage& storage) {
   if (!storage.source() || storage.uses == 0) return;
   Lock lock(mutex_);
-  lineage_.sweep(SIZE_MAX);
-  if (storage.uses) settle(storage, lock);
+  settle(storage, lock);
 }
 
+// Nothing is swept here: the driver is about to enter an op, and one of its operands may be a foreign storage that only
+// dead records read. What dead records would need does not matter.
 void Engine::settle(Storage& source, Lock& lock) {
   std::vector<Storage*> dependents;
   lineage_.held_dependents(source, dependents);
+  if (dependents.empty()) return;
   for (Storage* dependent : dependents) ++dependent->pins;
   ++source.pins;
   const auto unpin_all = [&] {
@@ -214,8 +222,11 @@ void Engine::settle(Storage& source, Lock& lock) {
   }
   for (Storage* dependent : dependents) commit_resident(*dependent);
   unpin_all();
-  lineage_.sweep(SIZE_MAX);
-  if (options_.checks && source.uses) throw std::logic_error("rule 5: a source that is still needed would be overwritten");
+  if (options_.checks) {
+    dependents.clear();
+    lineage_.held_dependents(source, dependents);
+    if (!dependents.empty()) throw std::logic_error("rule 5: a source that is still needed would be overwritten");
+  }
 }
 
 Storage* Engine::copy_on_write(Storage& storage) {
@@ -224,20 +235,23 @@ Storage* Engine::copy_on_write(Storage& storage) {
   if (!copy) copy = make_room(storage.bytes, side_);  // the storage is locked: it stays
   driver_.copy(copy->offset, storage.block->offset, storage.bytes);
   Storage* old = lineage_.split(storage);
+  old->in_hand = true;
   old->block = storage.block;
   old->block->storage = old;
   cached_ += old->block->bytes;
   arena_.settle(copy, &storage);
   storage.block = copy;
   sources_ += storage.bytes;
+  if (std::exchange(storage.charged, false)) operands_ -= storage.bytes;
   driver_.attach(storage);
-  if (const Bytes now = in_use(); now > peak_) peak_ = now;
+  note_use();
   return old;
 }
 
 Storage* Engine::split(Storage& storage) {
   const Lock lock(mutex_);
   Storage* old = lineage_.split(storage);
+  old->in_hand = true;
   sources_ += storage.bytes;
   lineage_.evicted(*old);
   return old;
@@ -250,6 +264,7 @@ void Engine::commit_resident(Storage& storage) {
     if (!storage.held) cached_ -= storage.block->bytes;
   }
   if (std::exchange(storage.charged, false)) operands_ -= storage.bytes;
+  note_use();
   lineage_.commit(storage);
   ++counts_.commits;
   note(EventKind::commit, &storage, storage.block ? storage.block->offset : 0, storage.bytes);
@@ -298,7 +313,8 @@ void Engine::unpin(Storage& storage) {
 void Engine::expose(Storage& storage) {
   if (storage.exposed) return;
   commit(storage);
-  const Lock lock(mutex_);
+  Lock lock(mutex_);
+  settle(storage, lock);  // others may write to it from now on: rule 5
   storage.exposed = true;
   ++storage.locks;
 }
@@ -335,7 +351,8 @@ std::size_t Engine::retire() {
       --storage->pins;
       held_evicted_.erase(storage);
       driver_.abandon(*storage);
-      lineage_.commit(*storage);
+      storage->held = false;  // it keeps its lineage: what was made from it may still come back
+      storage->handle = nullptr;
       outside.push_back(storage);
       ++lost;
     }

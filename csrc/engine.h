@@ -109,7 +109,7 @@ class Engine {
   Storage* bind_foreign(Bytes bytes, void* handle);
   // Nobody outside refers to it any more.
   void let_go(Storage& storage);
-  // A foreign storage that no recorded op reads is forgotten.
+  // A storage that nobody holds and no recorded op reads is forgotten: a foreign or hidden one, or an old version.
   void reconsider(Storage& storage);
 
   // --- lineage -------------------------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ class Engine {
   void materialise(Storage& storage);
   void pin(Storage& storage);
   void unpin(Storage& storage);
-  // A pointer escapes: resident, committed, and never moved again while it lives.
+  // A pointer escapes: resident, committed, and never moved again while it lives. What was made from it is committed too.
   void expose(Storage& storage);
   // A source that only the lineage refers to.
   Storage* bind_hidden(Bytes offset, Bytes bytes);
@@ -177,6 +177,7 @@ class Engine {
   Block* target_of(Op& op);
 
   Bytes in_use() const { return arena_.capacity() - arena_.free_bytes() - cached_; }
+  void note_use();
   void lock_operand(Storage& storage);
   void unlock_operand(Storage& storage);
   void note(EventKind kind, const Storage* storage, Bytes offset, Bytes bytes);

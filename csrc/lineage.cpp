@@ -10,6 +10,10 @@
 
 namespace coop {
 
+namespace {
+constexpr Seconds kTooMany = -1;  // cached instead of a cost: more ops around than an exact walk may visit
+}
+
 std::uint32_t Components::add(Seconds cost) {
   std::uint32_t node;
   if (free_.empty()) {
@@ -84,6 +88,7 @@ Op* Lineage::make_op(void* recipe, Seconds cost, std::span<Storage* const> input
   op->inputs_count = static_cast<std::uint32_t>(inputs.size());
   op->outputs_count = static_cast<std::uint32_t>(outputs.size());
   op->in_place = in_place;
+  if (in_place != InPlace::no) op->target_bytes = outputs[0]->bytes;
   Edge* edge = op->inputs();
   for (Storage* input : inputs) {
     new (edge) Edge{input, op, nullptr, input->consumers};
@@ -137,7 +142,7 @@ void Lineage::commit(Storage& storage) {
 }
 
 void Lineage::reconsider(Storage& storage) {
-  if (storage.held || storage.uses || storage.pins || storage.locks) return;
+  if (storage.held || storage.uses || storage.pins || storage.locks || storage.in_hand) return;
   if (storage.evicted()) restored(storage);  // costs around it no longer contain it
   forget_(storage);
   commit(storage);
@@ -190,12 +195,13 @@ Seconds Lineage::projected_cost(Storage& storage) {
     if (options_.cost == CostModel::exact && around_exact(storage, storage.around)) {
       ++exact_costs_;
     } else {
-      storage.around = around_union_find(storage);
-      ++union_find_costs_;
+      storage.around = kTooMany;
     }
     storage.epoch = epoch_;
   }
-  return storage.producer->cost + storage.around;
+  if (storage.around != kTooMany) return storage.producer->cost + storage.around;
+  ++union_find_costs_;  // cheap, and not cached: a component changes at places that no short walk leads to
+  return storage.producer->cost + around_union_find(storage);
 }
 
 bool Lineage::around_exact(Storage& storage, Seconds& sum) {
@@ -247,12 +253,12 @@ bool Lineage::around_exact(Storage& storage, Seconds& sum) {
 
 Seconds Lineage::around_union_find(Storage& storage) {
   Seconds sum = 0;
-  std::vector<std::uint32_t> seen;
+  roots_.clear();
   const auto add = [&](Storage* neighbour) {
     if (!neighbour || !neighbour->component) return;
     const std::uint32_t root = components_.find(neighbour->component);
-    if (std::find(seen.begin(), seen.end(), root) != seen.end()) return;
-    seen.push_back(root);
+    if (std::find(roots_.begin(), roots_.end(), root) != roots_.end()) return;
+    roots_.push_back(root);
     sum += components_.cost(root);
   };
   for (std::uint32_t i = 0; i < storage.producer->inputs_count; ++i) add(storage.producer->inputs()[i].storage);
@@ -309,7 +315,7 @@ void Lineage::held_dependents(Storage& storage, std::vector<Storage*>& found) {
         Storage* output = edge->op->outputs()[i];
         if (!output || output->stamp == stamp_) continue;
         output->stamp = stamp_;
-        if (output->held) {
+        if (output->held || output->pins || output->locks) {
           found.push_back(output);
         } else {
           stack_.push_back(output);
@@ -351,7 +357,9 @@ void Lineage::check(const Storage& storage) const {
   if (storage.producer && storage.producer->outputs()[storage.output] != &storage) fail("is not its producer's output");
   if (storage.evicted() && !storage.producer) fail("rule 2: is gone and cannot be brought back");
   if (storage.evicted() && storage.locks) fail("rule 3: is locked and not resident");
-  if (!storage.held && !storage.uses && !storage.pins && !storage.locks) fail("should have been forgotten");
+  if (!storage.held && !storage.uses && !storage.pins && !storage.locks && !storage.in_hand) {
+    fail("should have been forgotten");
+  }
 }
 
 }  // namespace coop

@@ -6,7 +6,7 @@
 //
 // Projected cost of evicting a storage: its own op plus what is evicted around it. Exact (DTR's e*: all evicted
 // ancestors and descendants reached through evicted storages) up to Options::exact_limit ops, by union-find over
-// evicted neighbours (DTR's e-hat) beyond. The result is cached in the storage until something near it changes.
+// evicted neighbours (DTR's e-hat) beyond. An exact result is cached in the storage until something near it changes.
 #pragma once
 
 #include <deque>
@@ -70,8 +70,8 @@ class Lineage {
   // Cost of bringing the storage back if it were evicted now.
   Seconds projected_cost(Storage& storage);
 
-  // Everything that outside holders could need the present value of this storage for: held storages that depend on
-  // it through storages nobody holds.
+  // Everything that outside holders could need the present value of this storage for: held, pinned or locked storages
+  // that depend on it through storages that are none of these.
   void held_dependents(Storage& storage, std::vector<Storage*>& found);
   // The ops that bring `storage` back, in an order in which they can run.
   void missing(Storage& storage, std::vector<Op*>& order);
@@ -96,6 +96,7 @@ class Lineage {
   Components components_;
   std::deque<Op*> dying_;
   std::vector<Storage*> stack_;  // scratch of the walks
+  std::vector<std::uint32_t> roots_;
   std::uint64_t stamp_ = 0;
   std::uint64_t epoch_ = 1;
   std::uint64_t next_id_ = 1;

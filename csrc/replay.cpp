@@ -149,10 +149,10 @@ void Engine::replay(Op& op, Lock& lock) {
 // block either way.
 Block* Engine::target_of(Op& op) {
   if (op.in_place == InPlace::from_scratch) {
-    const Bytes bytes = op.outputs()[0]->bytes;
-    Block* block = arena_.allocate(bytes, side_);
-    if (!block) block = make_room(bytes, side_);
+    Block* block = arena_.allocate(op.target_bytes, side_);
+    if (!block) block = make_room(op.target_bytes, side_);
     raw_ += block->bytes;
+    note_use();
     return block;
   }
   Storage& old = *op.inputs()[0].storage;
@@ -163,6 +163,7 @@ Block* Engine::target_of(Op& op) {
     arena_.unsettle(block);
     raw_ += block->bytes;
     lineage_.evicted(old);
+    note_use();
     return block;
   }
   ++old.locks;
@@ -175,6 +176,7 @@ Block* Engine::target_of(Op& op) {
   }
   --old.locks;
   raw_ += block->bytes;
+  note_use();
   driver_.copy(block->offset, old.block->offset, old.bytes);
   return block;
 }

@@ -114,7 +114,8 @@ Shortage Engine::shortage(Bytes needed) const {
   Shortage shortage;
   shortage.needed = needed;
   shortage.budget = options_.budget;
-  shortage.largest = largest_run(arena_, options_.move || options_.rescue);
+  const bool windows = options_.policy == PolicyKind::coop && options_.window;
+  shortage.largest = largest_run(arena_, options_.rescue || (options_.move && windows));
   Bytes fixed = 0;
   for (const Block* block = arena_.first(); block; block = block->next) {
     const Storage* storage = block->storage;

@@ -17,6 +17,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/variable.h>
@@ -77,12 +78,14 @@ bool is_leaf_variable(const c10::TensorImpl* impl) {
   return meta && meta->requires_grad_ && !meta->grad_fn_;
 }
 
-// Autograd is storing a gradient in its leaf. A stored gradient is committed: bringing it back would mean running the
-// whole step again, and the optimizer will want all of them at once.
+// Autograd is storing a gradient in its leaf, or adding to one on the way (between two nodes). Such a sum is committed:
+// bringing it back would mean running most of the step again, term by term, and somebody will want it soon.
 bool stores_gradient(const OpInfo& info) {
   if (!info.accumulates) return false;
-  const auto node = torch::autograd::get_current_node();
-  return node && dynamic_cast<const torch::autograd::AccumulateGrad*>(node.get());
+  if (const auto node = torch::autograd::get_current_node()) {
+    return dynamic_cast<const torch::autograd::AccumulateGrad*>(node.get());
+  }
+  return info.kind == OpInfo::Kind::overwrite && torch::autograd::get_current_graph_task_id() != -1;
 }
 
 // What the op reads and writes. One for each thread, its memory used over and over.
@@ -93,13 +96,14 @@ struct Operands {
   std::vector<Storage*> statistics;  // of a training batch norm: written, but not part of its recipe
   bool exotic = false;
   bool shared = false;
+  bool grows = false;  // writes into an empty tensor, which will get memory it has not now
 
   void clear() {
     storages.clear();
     impls.clear();
     written.clear();
     statistics.clear();
-    exotic = shared = false;
+    exotic = shared = grows = false;
   }
 
   void add(Scope& scope, const at::Tensor& tensor, std::vector<Storage*>* write) {
@@ -110,7 +114,10 @@ struct Operands {
     }
     c10::StorageImpl* owner = impl->unsafe_storage().unsafeGetStorageImpl();
     Storage* storage = scope.storage_of(owner);
-    if (!storage) return;
+    if (!storage) {
+      grows = grows || write;
+      return;
+    }
     if (storage->slot >= storages.size() || storages[storage->slot] != storage) {
       storage->slot = static_cast<std::uint32_t>(storages.size());
       storages.push_back(storage);
@@ -238,7 +245,7 @@ class Call {
   void prepare() {
     const Options& options = engine_.options();
     Storage* target = operands_.written.size() == 1 ? operands_.written[0] : nullptr;
-    record_ = options.evict && info_.replayable && !stores_gradient(info_) && info_.returns > 0 && !operands_.exotic &&
+    record_ = options.evict && info_.replayable && !stores_gradient(info_) && info_.returns > 0 && !operands_.exotic && !operands_.grows &&
               (operands_.written.empty() || (target && target->producer && target->versions < options.max_versions)) &&
               !engine_.too_deep(operands_.storages);
     if (!options.in_place) {
@@ -375,7 +382,8 @@ class Call {
   void kernel() {
     const bool random = info_.random && record_;
     if (random) random_ = std::make_unique<RandomState>(RandomState::of(RandomState::global()));
-    const bool repeatable = operands_.written.empty() && operands_.statistics.empty() && engine_.options().rescue;
+    const bool repeatable = operands_.written.empty() && operands_.statistics.empty() && !operands_.grows &&
+                            engine_.options().rescue;
     const std::size_t height = stack_.size();
     saved_.clear();
     std::optional<RandomState> before;

@@ -85,6 +85,7 @@ struct Storage {
   bool tracked = false;         // the driver wants to be told when it is gone
   bool charged = false;         // counted as an operand of the running op
   bool unset = false;           // made by an op that leaves its bytes undefined
+  bool in_hand = false;         // the driver has just been given it, and will ask to reconsider it
 
   bool source() const { return producer == nullptr; }
   bool resident() const { return block != nullptr || foreign; }
@@ -105,6 +106,7 @@ struct Op {
   void* recipe = nullptr;  // the driver's: how to run it again
   Seconds cost = 0;
   Bytes output_bytes = 0;
+  Bytes target_bytes = 0;  // of the first output, which may be gone while others live; 0 unless in place
   std::uint32_t inputs_count = 0;
   std::uint32_t outputs_count = 0;
   std::uint32_t live_outputs = 0;  // outputs that still exist, resident or not
@@ -152,7 +154,7 @@ struct Options {
   bool evict = true;       // off: no lineage, memory is only measured
   Bytes tiny = 512;        // storages up to this size are never worth evicting
   std::uint32_t max_depth = 1u << 16;     // longer chains are cut by committing
-  std::uint32_t max_versions = 32;        // likewise chains of in-place versions
+  std::uint32_t max_versions = 4;         // likewise chains of in-place versions
   std::uint32_t exact_limit = 64;         // ops visited before union-find takes over
   double copy_bandwidth = 4e9;            // bytes per second, to price a move
   int checks = 0;                         // level of rule checks

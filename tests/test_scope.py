@@ -230,7 +230,7 @@ def test_before_and_after_the_scope_only_statistics_are_told(call):
 
 def test_adopt_refuses_what_has_no_tensors():
     with coop.budget("16MiB") as memory:
-        with pytest.raises(TypeError, match="adopt takes modules, optimizers, tensors .* not object"):
+        with pytest.raises(TypeError, match=r"adopt takes modules, optimizers, tensors .* not object"):
             memory.adopt(torch.zeros(16), object())
         train()
 
@@ -256,7 +256,7 @@ def test_a_budget_too_small_for_anything_is_out_of_budget_at_the_first_tensor(si
 
 def test_out_of_budget_leaves_the_scope_usable():
     with coop.budget("16MiB") as memory:
-        with pytest.raises(torch.OutOfMemoryError, match="needs 64.00 MiB in one piece"):
+        with pytest.raises(torch.OutOfMemoryError, match=r"needs 64\.00 MiB in one piece"):
             torch.zeros(2**24)
         train()
         memory.check()

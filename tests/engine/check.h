@@ -9,13 +9,16 @@
 // A failed check throws, so a test ends at its first failure. Values are printed if they can be.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <exception>
 #include <ostream>
 #include <random>
 #include <sstream>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace check {
@@ -47,6 +50,7 @@ struct Failure {
 
 // What is being tried, for the message of a failed check. Innermost last.
 inline thread_local std::vector<std::string> contexts;
+inline thread_local std::vector<std::string> trail;  // those that an exception went through, innermost first
 
 class Context {
  public:
@@ -56,9 +60,15 @@ class Context {
     text << name << " " << value;
     contexts.push_back(text.str());
   }
-  ~Context() { contexts.pop_back(); }
+  ~Context() {
+    if (std::uncaught_exceptions() > exceptions_) trail.push_back(contexts.back());
+    contexts.pop_back();
+  }
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
+
+ private:
+  const int exceptions_ = std::uncaught_exceptions();
 };
 
 template <typename Value>

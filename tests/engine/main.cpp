@@ -34,8 +34,9 @@ int main(int count, char** arguments) {
       problem = failure.text;
     } catch (const std::exception& error) {
       problem = std::string("threw: ") + error.what();
+      for (const std::string& context : check::trail) problem += "\n      with " + context;
     }
-    check::contexts.clear();
+    check::trail.clear();
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     if (problem.empty()) {
       ++passed;

@@ -96,19 +96,12 @@ TEST(stays_shallow_whatever_the_order_of_insertion) {
     FreeTree tree(FreeOrder::address);
     for (std::size_t i = 0; i < all.size(); ++i) {
       Block& block = all[upwards ? i : all.size() - 1 - i];
-      block.offset = static_cast<Bytes>(&block - &all[0] >= 0 ? i : 0);
       block.offset = upwards ? i : all.size() - 1 - i;
       block.bytes = 1;
       tree.insert(&block);
     }
-    int tallest = 0;
-    for (const Block& block : all) {
-      if (block.priority >= 0xFFFFF000u) tallest = std::max(tallest, height(&block));
-    }
-    Block* root = nullptr;
-    for (Block& block : all) {
-      if (!root || block.priority > root->priority) root = &block;
-    }
-    CHECK_AT_MOST(height(root), 60);
+    const Block& root = *std::max_element(
+        all.begin(), all.end(), [](const Block& a, const Block& b) { return a.priority < b.priority; });
+    CHECK_AT_MOST(height(&root), 60);  // 15 would be perfect, 20,000 a list
   }
 }

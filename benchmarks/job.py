@@ -78,9 +78,9 @@ class Job:
             chunks = [tensor.chunk(_MICRO_BATCHES) for tensor in self.batch.values()]
             self._parts = [dict(zip(self.batch, part, strict=True)) for part in zip(*chunks, strict=True)]
         elif name == "compile":
-            import torch._functorch.config
+            from torch._functorch import config
 
-            torch._functorch.config.activation_memory_budget = 0.5
+            config.activation_memory_budget = 0.5
             self._run = torch.compile(self.model)
 
     def step(self) -> None:

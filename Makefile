@@ -1,0 +1,72 @@
+# Everything starts here: `make demo` and `make test` each work first, on a machine with Python 3.11, g++ and make.
+# What has been set up is remembered by stamps in .venv; a second call goes straight to the work.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+CPP := $(wildcard csrc/*.cpp csrc/*.h tests/engine/*.cpp tests/engine/*.h)
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+# On a busy machine, threads that spin while they wait for each other make PyTorch ten times slower.
+demo test quick: export OMP_WAIT_POLICY ?= passive
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test quick lint format bench build clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' Makefile
+
+demo: .venv/.built ## trains a small GPT plainly, then in half of its memory, and compares
+	$(BIN)/python examples/demo.py
+
+test: .venv/.built .venv/.dev lint ## everything: style, types, the engine's own tests, all of pytest
+	$(MAKE) --no-print-directory -j2 engine-test
+	$(BIN)/python -m pytest
+
+quick: .venv/.built .venv/.dev ## the tests that are not slow
+	$(BIN)/python -m pytest -m "not slow"
+
+lint: .venv/.dev ## style and types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $(CPP)
+
+format: .venv/.dev ## puts style right where a tool can
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+	$(BIN)/clang-format -i $(CPP)
+
+bench: .venv/.built .venv/.dev ## all benchmarks, with tables, pictures and JSON in results/
+	@mkdir -p results
+	$(BIN)/python benchmarks/training.py --json results/training.json --plot results/training.png
+	$(BIN)/python benchmarks/scaling.py --json results/scaling.json
+
+build: .venv/.built ## the virtual environment and the extension
+
+clean: ## removes what was built; the packages in .venv stay
+	rm -rf build results .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info src/coop/*.so
+	rm -f .venv/.built .venv/.installed
+
+engine-test: ## the engine's own tests alone, without torch
+sanitize: ## the same under AddressSanitizer and UBSan
+include tests/engine/engine.mk
+
+# --- set-up ---------------------------------------------------------------------------------------------------------
+
+.venv/.base: requirements.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) -r requirements.txt
+	@touch $@
+
+.venv/.dev: requirements-dev.txt .venv/.base
+	$(PIP) -r requirements-dev.txt
+	@touch $@
+
+# Installed once, so that edits in src/ take effect; after that only what changed in csrc/ is compiled again.
+.venv/.built: $(wildcard csrc/*) setup.py pyproject.toml .venv/.base
+	@if test .venv/.installed -nt pyproject.toml -a .venv/.installed -nt setup.py -a .venv/.installed -nt .venv/.base; then \
+	  echo "building the extension" && $(BIN)/python setup.py --quiet build_ext --inplace; \
+	else \
+	  echo "building and installing coop" && $(PIP) --no-build-isolation --no-deps -e . && touch .venv/.installed; \
+	fi
+	@touch $@

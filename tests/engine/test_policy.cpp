@@ -1,0 +1,346 @@
+// Policies on hand-made arenas: the known defects of published code, and brute force over everything a policy may choose.
+#include <cmath>
+#include <limits>
+#include <optional>
+
+#include "check.h"
+#include "policy.h"
+
+using namespace coop;
+
+namespace {
+
+enum class Kind { free, held, dead, source, pinned, locked, raw };
+
+struct Item {
+  Kind kind;
+  Bytes bytes;
+  Seconds cost = 1;
+  Seconds last_access = 0;
+};
+
+// An arena filled with the given blocks, in that order, with an alignment of one byte.
+class Stage {
+ public:
+  Stage(const Options& options, const std::vector<Item>& items)
+      : options_(options),
+        arena_(total(items), 1, options.placement),
+        lineage_(options_, [](Storage&) {}, [](Op&) {}),
+        scene{options_, arena_, lineage_, 100, 0} {
+    for (const Item& item : items) blocks.push_back(arena_.allocate(item.bytes, Side::low));
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      const Item& item = items[i];
+      if (item.kind == Kind::raw) continue;
+      if (item.kind == Kind::free) {
+        blocks[i] = arena_.release(blocks[i]);
+        continue;
+      }
+      Storage* storage = lineage_.make_storage(item.bytes);
+      storage->block = blocks[i];
+      storage->held = item.kind != Kind::dead;
+      storage->last_access = item.last_access;
+      if (item.kind == Kind::locked) storage->locks = 1;
+      if (item.kind == Kind::pinned) storage->pins = 1;
+      arena_.settle(blocks[i], storage);
+      if (item.kind != Kind::source) lineage_.make_op(nullptr, item.cost, {}, std::vector<Storage*>{storage}, InPlace::no);
+      storages_.push_back(storage);
+    }
+    arena_.check();
+  }
+  ~Stage() {
+    for (Storage* storage : storages_) {
+      storage->held = false;
+      storage->pins = storage->locks = 0;
+      lineage_.reconsider(*storage);
+    }
+  }
+  Stage(const Stage&) = delete;
+  Stage& operator=(const Stage&) = delete;
+
+  Run choose(Bytes needed) { return make_policy(options_)->choose(scene, needed); }
+  const Arena& arena() const { return arena_; }
+
+ private:
+  static Bytes total(const std::vector<Item>& items) {
+    Bytes sum = 0;
+    for (const Item& item : items) sum += item.bytes;
+    return sum;
+  }
+  const Options options_;
+  Arena arena_;
+  Lineage lineage_;
+  std::vector<Storage*> storages_;
+
+ public:
+  Scene scene;
+  std::vector<Block*> blocks;
+};
+
+Options options(PolicyKind kind = PolicyKind::coop) {
+  Options chosen;
+  chosen.policy = kind;
+  chosen.cost = CostModel::own;
+  return chosen;
+}
+
+// --- brute force -----------------------------------------------------------------------------------------------------------
+
+constexpr Seconds kShortest = 1e-9;
+
+struct Worth {
+  double cost;
+  Bytes gain;
+};
+
+std::optional<Worth> worth(Scene& scene, const Block& block, bool may_move, Seconds horizon) {
+  if (block.state == Block::State::free) return Worth{0, block.bytes};
+  Storage* storage = block.storage;
+  if (!storage || storage->locks) return std::nullopt;
+  if (storage->producer && !storage->pins) {
+    const Seconds stale = std::max(scene.now - storage->last_access, kShortest);
+    return Worth{storage->held ? scene.lineage.projected_cost(*storage) / stale : 0, block.bytes};
+  }
+  if (!may_move) return std::nullopt;
+  return Worth{static_cast<double>(block.bytes) / scene.options.copy_bandwidth / std::max(horizon, kShortest), 0};
+}
+
+double value_of(Scene& scene, Run run, bool may_move, Seconds horizon, Bytes& gain) {
+  double cost = 0;
+  gain = 0;
+  for (const Block* block = run.first;; block = block->next) {
+    const auto part = worth(scene, *block, may_move, horizon);
+    CHECK(part.has_value());  // a wall inside the run
+    cost += part->cost;
+    gain += part->gain;
+    if (block == run.last) break;
+  }
+  return scene.options.per_byte ? cost / static_cast<double>(gain) : cost;
+}
+
+// Least value over all runs that are large enough; per byte, over those that no block can be left out of at either end.
+// Infinite if there is none.
+double least_value(Scene& scene, Bytes needed, bool may_move, Seconds horizon) {
+  double least = std::numeric_limits<double>::infinity();
+  for (Block* first = scene.arena.first(); first; first = first->next) {
+    for (Block* last = first; last; last = last->next) {
+      const auto end = worth(scene, *last, may_move, horizon);
+      if (!end) break;
+      Bytes gain = 0;
+      const double value = value_of(scene, {first, last}, may_move, horizon, gain);
+      if (gain < needed) continue;
+      const bool minimal = gain - worth(scene, *first, may_move, horizon)->gain < needed && gain - end->gain < needed;
+      if (scene.options.per_byte && !minimal) continue;
+      least = std::min(least, value);
+    }
+  }
+  return least;
+}
+
+std::vector<Item> random_items(check::Random& random) {
+  std::vector<Item> items;
+  for (std::uint64_t i = random.between(1, 24); i; --i) {
+    const std::uint64_t what = random.below(100);
+    Item item{Kind::held, random.between(1, 20), static_cast<Seconds>(random.between(1, 1000)) / 10,
+              static_cast<Seconds>(random.below(100))};
+    if (random.chance(5)) item.last_access = 100;  // used just now
+    item.kind = what < 20   ? Kind::free
+                : what < 70 ? Kind::held
+                : what < 80 ? Kind::dead
+                : what < 88 ? Kind::source
+                : what < 92 ? Kind::pinned
+                : what < 96 ? Kind::locked
+                            : Kind::raw;
+    if (item.kind == Kind::free && !items.empty() && items.back().kind == Kind::free) item.kind = Kind::held;
+    items.push_back(item);
+  }
+  return items;
+}
+
+}  // namespace
+
+TEST(the_last_window_is_shrunk_from_the_left) {
+  for (const bool per_byte : {false, true}) {
+    const check::Context context("per_byte", per_byte);
+    Options chosen = options();
+    chosen.per_byte = per_byte;
+    Stage stage(chosen, {{Kind::held, 4, 100}, {Kind::held, 4, 100}, {Kind::held, 8, 1}});
+    const Run run = stage.choose(8);
+    CHECK_EQUAL(run.first, stage.blocks[2]);
+    CHECK_EQUAL(run.last, stage.blocks[2]);
+  }
+}
+
+TEST(a_staleness_of_zero_is_no_reason_for_inf_or_nan_or_a_false_shortage) {
+  for (const PolicyKind kind : {PolicyKind::coop, PolicyKind::dtr, PolicyKind::dte, PolicyKind::lru}) {
+    const check::Context context("policy", static_cast<int>(kind));
+    Stage all_fresh(options(kind), {{Kind::held, 4, 1, 100}, {Kind::held, 4, 2, 100}, {Kind::held, 4, 0, 100}});
+    CHECK(all_fresh.choose(4).first != nullptr);
+    CHECK(std::isfinite(all_fresh.scene.staleness));
+    // A fresh storage enters and leaves the window before an old one: nothing may be left of it in the sum.
+    Stage mixed(options(kind), {{Kind::held, 8, 100, 100}, {Kind::held, 8, 100, 100}, {Kind::held, 8, 1, 0}});
+    CHECK_EQUAL(mixed.choose(8).first, mixed.blocks[2]);
+    Stage whole(options(), {{Kind::held, 8, 100, 100}, {Kind::held, 8, 1, 0}});
+    const Run run = whole.choose(16);
+    CHECK(run.first == whole.blocks[0] && run.last == whole.blocks[1]);
+  }
+}
+
+TEST(the_window_is_the_cheapest_of_all_runs) {
+  for (const bool per_byte : {false, true}) {
+    for (const bool move : {false, true}) {
+      check::Random random(per_byte * 2 + move + 1);
+      int found = 0, none = 0;
+      for (int round = 0; round < 4000; ++round) {
+        const check::Context a("per_byte", per_byte), b("move", move), c("round", round);
+        Options chosen = options();
+        chosen.per_byte = per_byte;
+        chosen.move = move;
+        chosen.copy_bandwidth = random.chance(50) ? 1e9 : 1;  // moves are nearly free, or dear
+        Stage stage(chosen, random_items(random));
+        const Seconds horizon = stage.scene.staleness = random.chance(50) ? 0 : 10;
+        const Bytes needed = random.between(1, 60);
+        const double least = least_value(stage.scene, needed, move, horizon);
+        const Run run = stage.choose(needed);
+        CHECK_EQUAL(run.first != nullptr, std::isfinite(least));
+        CHECK_EQUAL(largest_run(stage.arena(), move) >= needed, std::isfinite(least));
+        if (!run.first) {
+          ++none;
+          continue;
+        }
+        ++found;
+        Bytes gain = 0;
+        const double value = value_of(stage.scene, run, move, horizon, gain);
+        CHECK(gain >= needed);
+        CHECK_NEAR(value, least);
+      }
+      CHECK(found > 1000 && none > 100);
+    }
+  }
+}
+
+TEST(a_dear_block_that_passed_through_the_window_leaves_no_dust_in_its_sum) {
+  // A product of a second, used just now, scores 1e9; microseconds that were used long ago score 1e-8. Each window shares
+  // a block with the one before, so the dear one is added to and taken from a sum that lives on.
+  Options chosen = options();
+  chosen.per_byte = false;
+  Stage stage(chosen, {{Kind::held, 4, 1, 100}, {Kind::held, 4, 1.2e-6, 0}, {Kind::held, 4, 1.3e-6, 0},
+                       {Kind::held, 4, 1.1e-6, 0}, {Kind::held, 4, 1.2e-6, 0}, {Kind::held, 4, 1.4e-6, 0}});
+  const Run run = stage.choose(8);
+  CHECK(run.first == stage.blocks[3] && run.last == stage.blocks[4]);
+}
+
+TEST(a_movable_source_is_a_wall_only_when_moving_is_off) {
+  const std::vector<Item> items{{Kind::held, 4, 1, 0}, {Kind::source, 2}, {Kind::held, 4, 1, 0}};
+  {
+    Options chosen = options();
+    chosen.move = true;
+    Stage open(chosen, items);
+    const Run run = open.choose(8);
+    CHECK(run.first == open.blocks[0] && run.last == open.blocks[2]);
+    CHECK_EQUAL(largest_run(open.arena(), true), 8u);
+    chosen.move = false;
+    Stage walled(chosen, items);
+    CHECK(walled.choose(8).first == nullptr);
+    CHECK_EQUAL(walled.choose(4).first, walled.blocks[0]);
+    CHECK_EQUAL(largest_run(walled.arena(), false), 4u);
+  }
+  // A locked one always is.
+  Options chosen = options();
+  std::vector<Item> locked = items;
+  locked[1].kind = Kind::locked;
+  Stage walled(chosen, locked);
+  CHECK(walled.choose(8).first == nullptr);
+  locked[1].kind = Kind::raw;
+  Stage raw(chosen, locked);
+  CHECK(raw.choose(8).first == nullptr);
+  CHECK_EQUAL(largest_run(raw.arena(), true), 4u);
+}
+
+TEST(a_run_never_begins_or_ends_with_something_that_only_moves) {
+  check::Random random(5);
+  for (int round = 0; round < 2000; ++round) {
+    Stage stage(options(), random_items(random));
+    stage.scene.staleness = 1;
+    const Run run = stage.choose(random.between(1, 40));
+    if (!run.first) continue;
+    for (const Block* end : {run.first, run.last}) CHECK(!end->storage || end->storage->evictable());
+  }
+}
+
+TEST(what_nobody_holds_goes_first) {
+  for (const PolicyKind kind : {PolicyKind::coop, PolicyKind::dtr, PolicyKind::dte, PolicyKind::lru}) {
+    const check::Context context("policy", static_cast<int>(kind));
+    Stage stage(options(kind), {{Kind::held, 8, 1, 0}, {Kind::dead, 8, 1e6, 99}, {Kind::held, 8, 1, 0}});
+    CHECK_EQUAL(stage.choose(8).first, stage.blocks[1]);
+  }
+}
+
+TEST(one_at_a_time_policies_choose_what_their_definitions_say) {
+  for (const PolicyKind kind : {PolicyKind::dtr, PolicyKind::dte, PolicyKind::lru, PolicyKind::coop}) {
+    check::Random random(static_cast<std::uint64_t>(kind) + 1);
+    int found = 0;
+    for (int round = 0; round < 2000; ++round) {
+      const check::Context a("policy", static_cast<int>(kind)), b("round", round);
+      Options chosen = options(kind);
+      if (kind == PolicyKind::coop) chosen.window = false;  // then it is DTE's choice
+      Stage stage(chosen, random_items(random));
+      const auto score = [&](const Block& block) {
+        const Storage& storage = *block.storage;
+        if (kind == PolicyKind::lru) return storage.held ? storage.last_access : -1;
+        const double stale = std::max(stage.scene.now - storage.last_access, kShortest);
+        const double cost = storage.held ? storage.producer->cost / stale : 0;
+        Bytes bytes = block.bytes;
+        if (kind != PolicyKind::dtr) {
+          for (const Block* side : {block.prev, block.next}) {
+            if (side && side->state == Block::State::free) bytes += side->bytes;
+          }
+        }
+        return cost / static_cast<double>(bytes);
+      };
+      double least = std::numeric_limits<double>::infinity();
+      for (const Block* block = stage.arena().first(); block; block = block->next) {
+        if (block->storage && block->storage->evictable()) least = std::min(least, score(*block));
+      }
+      const Run run = stage.choose(random.between(1, 60));
+      CHECK_EQUAL(run.first, run.last);
+      CHECK_EQUAL(run.first != nullptr, std::isfinite(least));
+      if (!run.first) continue;
+      ++found;
+      CHECK(run.first->storage->evictable());
+      CHECK_NEAR(score(*run.first), least);
+    }
+    CHECK(found > 1000);
+  }
+}
+
+TEST(per_byte_prefers_large_cheap_results_to_small_dear_ones) {
+  // Sum alone: 4 bytes for 3; per byte: 16 bytes for 4.
+  const std::vector<Item> items{{Kind::held, 4, 3, 0}, {Kind::raw, 1}, {Kind::held, 16, 4, 0}};
+  Options chosen = options();
+  chosen.per_byte = false;
+  Stage sum(chosen, items);
+  CHECK_EQUAL(sum.choose(4).first, sum.blocks[0]);
+  chosen.per_byte = true;
+  Stage density(chosen, items);
+  CHECK_EQUAL(density.choose(4).first, density.blocks[2]);
+}
+
+TEST(a_source_is_moved_only_if_that_is_cheaper_than_another_window) {
+  Options chosen = options();
+  chosen.copy_bandwidth = 1;  // 2 bytes: 2 s, against the staleness of what would leave: 10
+  const auto items = [](Seconds cost) {
+    return std::vector<Item>{{Kind::free, 4}, {Kind::source, 2}, {Kind::free, 4}, {Kind::raw, 1}, {Kind::held, 8, cost, 90}};
+  };
+  Stage cheap(chosen, items(1));
+  cheap.scene.staleness = 10;
+  CHECK_EQUAL(cheap.choose(8).first, cheap.blocks[4]);
+  Stage dear(chosen, items(3));
+  dear.scene.staleness = 10;
+  CHECK_EQUAL(dear.choose(8).first, dear.blocks[0]);
+}
+
+TEST(a_search_leaves_the_mean_staleness_of_what_could_leave) {
+  Stage stage(options(), {{Kind::held, 4, 1, 90}, {Kind::dead, 4, 1, 70}, {Kind::source, 4}, {Kind::free, 4}});
+  stage.choose(4);
+  CHECK_NEAR(stage.scene.staleness, 20.0);
+}
