@@ -39,6 +39,8 @@ format: .venv/.dev ## puts style right where a tool can
 bench: .venv/.built .venv/.dev ## all benchmarks, with tables, pictures and JSON in results/
 	@mkdir -p results
 	$(BIN)/python benchmarks/training.py --json results/training.json --plot results/training.png
+	$(BIN)/python benchmarks/overhead.py --json results/overhead.json
+	$(BIN)/python benchmarks/floor.py --json results/floor.json
 	$(BIN)/python benchmarks/scaling.py --json results/scaling.json
 
 build: .venv/.built ## the virtual environment and the extension

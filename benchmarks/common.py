@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import environment  # noqa: F401, I001  before torch
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -39,7 +40,12 @@ def names(known: Iterable[str], default: Iterable[str] | None = None) -> dict[st
         return chosen
 
     chosen = list(default) if default is not None else all_known
-    return {"type": parse, "default": chosen, "metavar": "A,B,...", "help": f"of {', '.join(all_known)} ({','.join(chosen)})"}
+    return {
+        "type": parse,
+        "default": chosen,
+        "metavar": "A,B,...",
+        "help": f"of {', '.join(all_known)} ({','.join(chosen)})",
+    }
 
 
 def add_models(made: argparse.ArgumentParser, scale: str = "full") -> None:
@@ -49,7 +55,13 @@ def add_models(made: argparse.ArgumentParser, scale: str = "full") -> None:
 
 def progress() -> Progress:
     """A bar that is redrawn when something happens, not by a thread: processes are forked while it is shown."""
-    columns = (SpinnerColumn(), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    columns = (
+        SpinnerColumn(),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
     return Progress(*columns, console=console, auto_refresh=False, transient=True)
 
 
@@ -102,4 +114,5 @@ def _machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "date": datetime.date.today().isoformat(),
         "load": os.getloadavg()[0],
+        "waiting": os.environ["OMP_WAIT_POLICY"],
     }

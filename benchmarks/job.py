@@ -10,13 +10,11 @@ import dataclasses
 import functools
 import gc
 import hashlib
-import os
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-
+import environment  # noqa: F401, I001  before torch
 import torch
 from torch.utils import checkpoint as ckpt
 

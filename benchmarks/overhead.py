@@ -16,6 +16,7 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any
 
+import environment  # noqa: F401, I001  before torch
 import torch
 
 from common import add_models, median, names, number, parser, progress, show, write
@@ -141,7 +142,13 @@ def main() -> None:
         "64-element adds, CPU time of an op",
         ["stream", "managed / plain", "asked", "plain ns", "managed ns"],
         [
-            [row["name"], number(row["ratio"]), number(row["asked"], 1), number(row["plain"] * 1e9, 0), number(row["managed"] * 1e9, 0)]
+            [
+                row["name"],
+                number(row["ratio"]),
+                number(row["asked"], 1),
+                number(row["plain"] * 1e9, 0),
+                number(row["managed"] * 1e9, 0),
+            ]
             for row in rows
             if row["what"] == "stream"
         ],

@@ -4,9 +4,12 @@ A way of training lives in a process of its own, waits there for its turn, and d
 state with the others. A process that fails, dies or takes too long is a result like any other.
 """
 
+import contextlib
+import ctypes
 import dataclasses
 import multiprocessing
 import signal
+import sys
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -35,10 +38,8 @@ class Process:
         theirs.close()
 
     def ask(self, question: Any, limit: float) -> Any:
-        try:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the answer says why
             self._connection.send(question)
-        except (BrokenPipeError, ConnectionResetError):
-            pass  # the answer says why
         return self.answer(limit)
 
     def answer(self, limit: float) -> Any:
@@ -69,6 +70,8 @@ class Process:
 
 def _guarded(body: Callable[..., None], mine: Connection, parents: Connection, *args: Any) -> None:
     parents.close()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: nobody is left waiting if the parent is killed
     try:
         body(mine, *args)
     except (EOFError, KeyboardInterrupt):  # the parent is gone

@@ -101,7 +101,9 @@ class Contest:
         for name in wanted:
             tick(f"{name}: memory")
             try:
-                self.profiles[name] = profile_of(dataclasses.replace(self.base, name=name), limit=20 * self.settings.limit)
+                self.profiles[name] = profile_of(
+                    dataclasses.replace(self.base, name=name), limit=20 * self.settings.limit
+                )
             except Failed as failure:
                 if name == "eager":
                     raise
@@ -111,7 +113,11 @@ class Contest:
         for name, profile in self.profiles.items():
             if row := self.rows.get(name):
                 row.activations, row.total = profile.activations / eager.activations, profile.total / eager.total
-                row.bytes = {"persistent": profile.persistent, "activations": profile.activations, "total": profile.total}
+                row.bytes = {
+                    "persistent": profile.persistent,
+                    "activations": profile.activations,
+                    "total": profile.total,
+                }
 
     def _start(self, name: str) -> None:
         row = self.rows[name]
@@ -132,7 +138,9 @@ class Contest:
         eager = self.profiles["eager"]
         if ratio == "checkpoint" and "checkpoint" not in self.profiles:
             raise Failed("no ratio", "checkpoint itself does not run")
-        row.asked = self.profiles["checkpoint"].activations / eager.activations if ratio == "checkpoint" else float(ratio)
+        row.asked = (
+            self.profiles["checkpoint"].activations / eager.activations if ratio == "checkpoint" else float(ratio)
+        )
         asked = budget = eager.budget(row.asked)
         while True:
             try:
@@ -182,7 +190,18 @@ class Contest:
 
 
 def print_rows(title: str, rows: list[Row]) -> None:
-    columns = ["method", "CPU", "wall", "activations", "total", "recomputed", "search", "fragmentation", "evictions", "same bits"]
+    columns = [
+        "method",
+        "CPU",
+        "wall",
+        "activations",
+        "total",
+        "recomputed",
+        "search",
+        "fragmentation",
+        "evictions",
+        "same bits",
+    ]
     lines = []
     for row in rows:
         asked = f" ({row.asked:.2f})" if row.asked is not None and row.method.endswith("checkpoint") else ""
@@ -210,7 +229,11 @@ def plot(path: Path, rows: list[Row]) -> None:
     models = list(dict.fromkeys(row.model for row in rows))
     optimizers = list(dict.fromkeys(row.optimizer for row in rows))
     figure, panels = pyplot.subplots(
-        len(optimizers), len(models), figsize=(4 * len(models), 3.6 * len(optimizers)), squeeze=False, layout="constrained"
+        len(optimizers),
+        len(models),
+        figsize=(4 * len(models), 3.6 * len(optimizers)),
+        squeeze=False,
+        layout="constrained",
     )
     kinds = [name for name in (*PLAIN, *POLICIES) if any(row.method.split("@")[0] == name for row in rows)]
     look = {
@@ -232,7 +255,9 @@ def plot(path: Path, rows: list[Row]) -> None:
             panel.set_title(f"{TITLES[model]}, {'Adam' if optimizer == 'adam' else 'fused Adam'}", fontsize=10)
             panel.set_xlabel("peak of activations / eager")
             panel.set_ylabel("time of a step / eager")
-    handles = {label: handle for panel in panels.flat for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)}
+    handles = {
+        label: handle for panel in panels.flat for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
+    }
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=len(handles), fontsize=9)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
@@ -250,8 +275,8 @@ def main() -> None:
     add_models(made)
     made.add_argument("--optimizers", **names(OPTIMIZERS))
     made.add_argument("--methods", **(names(METHODS) | {"default": None}))
-    made.add_argument("--rounds", type=int, default=5, help="turns of each method (5)")
-    made.add_argument("--steps", type=int, default=2, help="of training in each turn (2)")
+    made.add_argument("--rounds", type=int, default=6, help="turns of each method (6)")
+    made.add_argument("--steps", type=int, default=1, help="of training in each turn (1)")
     made.add_argument("--limit", type=float, default=60.0, help="seconds that a turn may take (60)")
     made.add_argument("--plot", type=Path, metavar="FILE.png", help="draw time against memory here")
     settings = made.parse_args()

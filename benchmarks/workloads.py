@@ -5,13 +5,10 @@ takes 0.1 to 1 s on two cores ("full") and activations outweigh parameters, as t
 "small" is the same programs with a few milliseconds of work, to try things out.
 """
 
-import os
 from collections.abc import Callable
 from typing import NamedTuple
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-
+import environment  # noqa: F401, I001  before torch
 import torch
 import transformers
 from torch import nn
@@ -85,7 +82,9 @@ class Segment(nn.Module):
         super().__init__()
         self.cell = cell
 
-    def forward(self, x: torch.Tensor, h: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def forward(
+        self, x: torch.Tensor, h: torch.Tensor, c: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         seen = []
         for now in x.unbind(1):
             h, c = self.cell(now, (h, c))
@@ -100,7 +99,9 @@ class BiLSTM(nn.Module):
         super().__init__()
         self.hidden, self.segment = hidden, segment
         cells = [nn.LSTMCell(inputs, hidden) for _ in range(2)]
-        self.directions = nn.ModuleList(nn.ModuleList(Segment(cell) for _ in range(length // segment)) for cell in cells)
+        self.directions = nn.ModuleList(
+            nn.ModuleList(Segment(cell) for _ in range(length // segment)) for cell in cells
+        )
         self.head = nn.Linear(2 * hidden, 10)
 
     def forward(self, x: torch.Tensor, labels: torch.Tensor) -> Output:

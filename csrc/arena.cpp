@@ -96,6 +96,17 @@ Block* Arena::slide_down(Block* block) {
   return hole;
 }
 
+void Arena::extend(Bytes bytes) {
+  bytes = bytes / alignment_ * alignment_;
+  Block* fresh = pool_.make();
+  fresh->offset = capacity_;
+  fresh->bytes = bytes;
+  fresh->state = Block::State::used;  // until release joins it with what is free
+  link_after(last_, fresh);
+  capacity_ += bytes;
+  release(fresh);
+}
+
 Block* Arena::raw_at(Bytes offset) const { return raw_.find(offset); }
 
 void Arena::settle(Block* block, Storage* storage) {

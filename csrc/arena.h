@@ -39,6 +39,9 @@ class Arena {
   // Returns the free block now behind it.
   Block* slide_down(Block* block);
 
+  // More free bytes at the high end. Only for the time after the budget: rule 1.
+  void extend(Bytes bytes);
+
   // The raw block at this offset; null if there is none.
   Block* raw_at(Bytes offset) const;
   // A raw block becomes the place of a storage, and back.

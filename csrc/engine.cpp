@@ -23,7 +23,7 @@ Engine::~Engine() { lineage_.sweep(SIZE_MAX); }
 
 Block* Engine::allocate(Bytes bytes) {
   const Lock lock(mutex_);
-  const Side side = bytes <= options_.tiny ? Side::low : side_;
+  const Side side = bytes <= options_.tiny ? Side::low : side_.load(std::memory_order_relaxed);
   Block* block = arena_.allocate(bytes, side);
   if (!block) block = make_room(bytes, side);
   ++counts_.allocations;
@@ -143,8 +143,23 @@ void Engine::let_go(Storage& storage) {
       lineage_.evicted(storage);
     }
   }
+  if (storage.source() && storage.uses && storage.block) settle_if_cheap(storage);
   lineage_.reconsider(storage);
   check_at_event();
+}
+
+// A source that nobody holds is kept only for what was made from it. Where that is resident and not much larger, it is
+// committed instead, and the source can go: a gradient, once the optimizer's moments have been updated with it.
+void Engine::settle_if_cheap(Storage& source) {
+  std::vector<Storage*> dependents;
+  lineage_.held_dependents(source, dependents);
+  Bytes bytes = 0;
+  for (const Storage* dependent : dependents) {
+    if (dependent->evicted()) return;
+    bytes += dependent->bytes;
+  }
+  if (bytes > 2 * source.bytes) return;
+  for (Storage* dependent : dependents) commit_resident(*dependent);
 }
 
 void Engine::reconsider(Storage& storage) {
@@ -306,6 +321,7 @@ void Engine::pin(Storage& storage) {
 
 void Engine::unpin(Storage& storage) {
   const Lock lock(mutex_);
+  if (!storage.pins) throw std::logic_error("unpin of a storage that is not pinned");
   --storage.pins;
   lineage_.reconsider(storage);
 }
@@ -329,9 +345,16 @@ void Engine::evacuate(Storage& storage, std::vector<Storage*>& outside) {
   outside.push_back(&storage);
 }
 
-std::size_t Engine::retire() {
+std::size_t Engine::retire(Bytes spare) {
   Lock lock(mutex_);
-  std::vector<Storage*> outside;
+  std::vector<Storage*> outside, pinned;
+  for (Block* block = arena_.first(); block; block = block->next) {
+    if (block->storage && block->storage->pins) pinned.push_back(block->storage);
+  }
+  for (Storage* storage : pinned) {
+    storage->pins = 0;
+    lineage_.reconsider(*storage);
+  }
   const auto evacuate_all = [&] {
     std::vector<Storage*> leaving;
     for (Block* block = arena_.first(); block; block = block->next) {
@@ -349,6 +372,10 @@ std::size_t Engine::retire() {
       --storage->pins;
     } catch (...) {
       --storage->pins;
+      if (spare) {
+        arena_.extend(std::exchange(spare, 0));
+        continue;
+      }
       held_evicted_.erase(storage);
       driver_.abandon(*storage);
       storage->held = false;  // it keeps its lineage: what was made from it may still come back
@@ -360,7 +387,6 @@ std::size_t Engine::retire() {
   }
   for (Storage* storage : outside) {
     storage->held = false;
-    storage->pins = 0;
     lineage_.reconsider(*storage);
   }
   lineage_.sweep(SIZE_MAX);

@@ -11,6 +11,7 @@
 // covers bookkeeping only and is never held while a kernel runs.
 #pragma once
 
+#include <atomic>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -24,6 +25,7 @@
 #include "events.h"
 #include "lineage.h"
 #include "policy.h"
+#include "spin_lock.h"
 #include "types.h"
 
 namespace coop {
@@ -90,11 +92,11 @@ class Engine {
   // The raw block at this offset, null if there is none.
   Block* raw_block(Bytes offset) const;
   // Time spent making room so far: not part of any op's cost.
-  Seconds room_seconds() const { return room_seconds_; }
+  Seconds room_seconds() const { return room_seconds_.load(std::memory_order_relaxed); }
 
   // --- around an op --------------------------------------------------------------------------------------------------
   // Where the outputs of the op that runs next should go.
-  void expect(Side side) { side_ = side; }
+  void expect(Side side) { side_.store(side, std::memory_order_relaxed); }
   Side side_of(double density) const { return options_.partition ? classes_.side(density) : Side::low; }
   // Brings every input back, in place and locked until leave. Rule 3.
   void enter(std::span<Storage* const> inputs);
@@ -140,8 +142,9 @@ class Engine {
   // may be running.
   void compact();
   // The end: brings back whatever is held outside and moves it out of the arena, then drops the lineage. Returns how many
-  // storages could not be brought back. What is exposed stays where it is.
-  std::size_t retire();
+  // storages could not be brought back. What is exposed stays where it is. Pins end here.
+  // `spare` bytes behind the arena may be used for it: the budget no longer holds.
+  std::size_t retire(Bytes spare = 0);
   // No block is in use: nothing refers to the arena any more.
   bool empty() const;
 
@@ -155,7 +158,7 @@ class Engine {
   void check() const;
 
  private:
-  using Lock = std::unique_lock<std::mutex>;
+  using Lock = std::unique_lock<SpinLock>;
 
   Block* make_room(Bytes bytes, Side side);
   Block* clear(Run run);
@@ -168,6 +171,7 @@ class Engine {
   void forget(Storage& storage);
   void commit_resident(Storage& storage);
   void settle(Storage& source, Lock& lock);
+  void settle_if_cheap(Storage& source);
   void compact_unlocked();
   void evacuate(Storage& storage, std::vector<Storage*>& outside);
 
@@ -188,15 +192,15 @@ class Engine {
 
   const Options options_;
   Driver& driver_;
-  mutable std::mutex mutex_;
+  mutable SpinLock mutex_;
   Arena arena_;
   Lineage lineage_;
   Classes classes_;
   std::unique_ptr<Policy> policy_;
   Seconds now_ = 0;
   Seconds staleness_ = 0;
-  Seconds room_seconds_ = 0;
-  Side side_ = Side::low;
+  std::atomic<Seconds> room_seconds_ = 0;
+  std::atomic<Side> side_ = Side::low;  // other threads may allocate while the next op is prepared
   Bytes cached_ = 0, peak_ = 0;
   Bytes sources_ = 0, raw_ = 0, operands_ = 0;  // bytes now: of sources, raw blocks, locked operands that are not sources
   Bytes floor_ = 0;

@@ -120,9 +120,15 @@ OpInfo& OpInfo::of(const c10::OperatorHandle& op) {
     const void* key = nullptr;
     OpInfo* info = nullptr;
   };
-  thread_local std::array<Slot, 512> cache;
+  using Cache = std::array<Slot, 512>;
+  thread_local Cache* cache __attribute__((tls_model("initial-exec"))) = nullptr;
+  if (!cache) [[unlikely]] {
+    thread_local std::unique_ptr<Cache> owner;
+    owner = std::make_unique<Cache>();
+    cache = owner.get();
+  }
   const void* key = &op.schema();
-  Slot& slot = cache[(reinterpret_cast<std::uintptr_t>(key) >> 4) * 0x9E3779B97F4A7C15ull >> 55];
+  Slot& slot = (*cache)[(reinterpret_cast<std::uintptr_t>(key) >> 4) * 0x9E3779B97F4A7C15ull >> 55];
   if (slot.key == key) return *slot.info;
 
   static std::mutex mutex;

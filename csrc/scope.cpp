@@ -22,6 +22,8 @@ constexpr const char* kEvictedMessage =
     "coop: this tensor's bytes are evicted, and they were read without coop knowing: from a thread that was started before "
     "the budget's scope, or by code that reads memory past PyTorch's operators. Tip: call memory.pin(tensor) first.";
 
+constexpr std::size_t kReserve = 4;
+
 constexpr const char* kLostMessage =
     "coop: this tensor was evicted when its budget's scope ended, and there was no room to bring it back. Tip: drop tensors "
     "you no longer need before the scope ends, or allow more memory.";
@@ -55,8 +57,10 @@ Scope::Scope(const Options& options) {
   seconds_per_tick();
   size_ = options.budget / options.alignment * options.alignment;
   mapped_ = (size_ + 4095) / 4096 * 4096;
-  void* memory = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  // Address space behind the arena, out of bounds until the scope ends: see close.
+  void* memory = mmap(nullptr, kReserve * mapped_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) throw std::bad_alloc();
+  mprotect(memory, mapped_, PROT_READ | PROT_WRITE);
   madvise(memory, mapped_, MADV_HUGEPAGE);
   base_ = static_cast<char*>(memory);
   engine_ = std::make_unique<Engine>(options, *this);
@@ -70,7 +74,7 @@ Scope::~Scope() {
     std::erase(scopes(), this);
   }
   engine_.reset();
-  munmap(base_, mapped_);
+  munmap(base_, kReserve * mapped_);
 }
 
 void Scope::open(std::unique_ptr<Scope> scope) {
@@ -81,7 +85,10 @@ void Scope::open(std::unique_ptr<Scope> scope) {
 
 std::size_t Scope::close() {
   Scope* scope = active_.load();
-  const std::size_t lost = scope->engine_->retire();
+  // What is evicted comes back, in room beyond the budget if need be.
+  mprotect(scope->base_, kReserve * scope->mapped_, PROT_READ | PROT_WRITE);
+  const Bytes budget = std::exchange(scope->size_, kReserve * scope->mapped_);
+  const std::size_t lost = scope->engine_->retire(scope->size_ - budget);
   active_.store(nullptr, std::memory_order_release);
   scope->foreign_.clear();
   scope->empty_trash();

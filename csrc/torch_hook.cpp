@@ -31,8 +31,8 @@
 namespace coop {
 namespace {
 
-thread_local bool managed = false;
-thread_local bool in_op = false;  // a kernel runs: its allocations fail with a Shortage, its nested ops are not ours
+thread_local bool managed __attribute__((tls_model("initial-exec"))) = false;
+thread_local bool in_op __attribute__((tls_model("initial-exec"))) = false;  // a kernel runs: its allocations fail with a Shortage, its nested ops are not ours
 
 // --- allocator -----------------------------------------------------------------------------------------------------------
 
@@ -94,6 +94,7 @@ struct Operands {
   std::vector<c10::StorageImpl*> impls;
   std::vector<Storage*> written;   // distinct
   std::vector<Storage*> statistics;  // of a training batch norm: written, but not part of its recipe
+  Bytes largest = 0;
   bool exotic = false;
   bool shared = false;
   bool grows = false;  // writes into an empty tensor, which will get memory it has not now
@@ -103,6 +104,7 @@ struct Operands {
     impls.clear();
     written.clear();
     statistics.clear();
+    largest = 0;
     exotic = shared = grows = false;
   }
 
@@ -122,6 +124,7 @@ struct Operands {
       storage->slot = static_cast<std::uint32_t>(storages.size());
       storages.push_back(storage);
       impls.push_back(owner);
+      largest = std::max(largest, storage->bytes);
       shared = shared || Scope::shared_outside(*storage);
     }
     if (storage->producer && is_leaf_variable(impl)) scope.engine().commit(*storage);
@@ -168,10 +171,34 @@ void for_each_result(const OpInfo& info, const torch::jit::Stack& stack, Visit v
 
 // --- one op --------------------------------------------------------------------------------------------------------------
 
+// What a call needs besides its arguments. One for each thread, its memory used over and over.
+struct Workspace {
+  Operands operands;
+  std::vector<Storage*> edges;         // what the recorded op reads
+  std::vector<std::int32_t> edge_of;   // for each operand: its edge, or a SpecialEdge
+  std::vector<Storage*> snapshots;     // for each operand: the copy that is recorded in its place, or null
+  std::vector<Storage*> outputs;
+  std::vector<ReturnPlace> places;
+  std::vector<std::pair<std::size_t, c10::IValue>> saved;
+  torch::jit::Stack late;              // arguments of an op that will be written down after it has run
+  Draft draft;
+};
+
+Workspace& workspace() {
+  // The pointer is found without a call, the object only once for each thread.
+  static thread_local Workspace* here __attribute__((tls_model("initial-exec"))) = nullptr;
+  if (!here) [[unlikely]] {
+    static thread_local std::unique_ptr<Workspace> owner;
+    owner = std::make_unique<Workspace>();
+    here = owner.get();
+  }
+  return *here;
+}
+
 class Call {
  public:
   Call(Scope& scope, OpInfo& info, c10::DispatchKeySet below, torch::jit::Stack& stack)
-      : scope_(scope), engine_(scope.engine()), info_(info), below_(below), stack_(stack) {}
+      : Call(scope, info, below, stack, workspace()) {}
 
   void run() {
     collect();
@@ -187,6 +214,8 @@ class Call {
       kernel();
     } catch (...) {
       overwritten();  // whatever the kernel got done
+      late_.clear();
+      saved_.clear();
       forget_snapshots();
       leave();
       scope_.empty_trash();
@@ -256,8 +285,11 @@ class Call {
     if (record_) {
       if (operands_.shared && !take_snapshots()) {
         record_ = false;
+      } else if (!target && operands_.largest <= options.tiny && !info_.random) {
+        // The results are probably too small to be recorded: keep the arguments and see.
+        late_.assign(stack_.end() - static_cast<std::ptrdiff_t>(info_.arguments.size()), stack_.end());
       } else {
-        write_down(target);
+        write_down(target, stack_);
       }
     }
     engine_.expect(info_.factory ? Side::low : engine_.side_of(info_.density));
@@ -285,7 +317,7 @@ class Call {
     snapshots_.clear();
   }
 
-  void write_down(Storage* target) {
+  void write_down(Storage* target, const torch::jit::Stack& stack) {
     draft_.clear();
     edge_of_.assign(operands_.storages.size(), kUndefined);
     in_place_ = InPlace::no;
@@ -299,9 +331,9 @@ class Call {
       }
     }
     const bool trains = info_.batch_norm && !operands_.statistics.empty();
-    const std::size_t first = stack_.size() - info_.arguments.size();
+    const std::size_t first = stack.size() - info_.arguments.size();
     for (std::size_t i = 0; i < info_.arguments.size(); ++i) {
-      const c10::IValue& value = stack_[first + i];
+      const c10::IValue& value = stack[first + i];
       switch (info_.arguments[i].kind) {
         case ArgumentInfo::Kind::tensor:
           if (value.isNone() || (trains && is_statistics(i))) {
@@ -390,7 +422,7 @@ class Call {
     if (repeatable) {
       const std::size_t first = height - info_.arguments.size();
       for (std::size_t i = first; i < height; ++i) {
-        if (info_.arguments[i - first].taken && stack_[i].isPtrType()) saved_.emplace_back(i, stack_[i]);
+        if (info_.arguments[i - first].taken && !stack_[i].isNone()) saved_.emplace_back(i, stack_[i]);
       }
       if (info_.random) before = random ? *random_ : RandomState::of(RandomState::global());
     }
@@ -482,6 +514,7 @@ class Call {
       info_.density = info_.density > 0 ? 0.9 * info_.density + 0.1 * density : density;
     }
     if (record_ && most > engine_.options().tiny) {
+      if (!late_.empty()) write_down(nullptr, late_);
       if (target) {
         if (!old_) old_ = engine_.split(*target);
         if (in_place_ == InPlace::on_old) edges_[0] = old_;
@@ -496,6 +529,7 @@ class Call {
     } else {
       overwritten();
     }
+    late_.clear();
     forget_snapshots();
     leave();
     engine_.ran(cost_);
@@ -510,15 +544,31 @@ class Call {
     }
   }
 
-  static thread_local Operands operands_;
-  static thread_local std::vector<Storage*> edges_;
-  static thread_local std::vector<std::int32_t> edge_of_;
-  static thread_local std::vector<Storage*> snapshots_;
-  static thread_local std::vector<Storage*> outputs_;
-  static thread_local std::vector<ReturnPlace> places_;
-  static thread_local Draft draft_;
-  static thread_local std::vector<std::pair<std::size_t, c10::IValue>> saved_;
+  Call(Scope& scope, OpInfo& info, c10::DispatchKeySet below, torch::jit::Stack& stack, Workspace& space)
+      : operands_(space.operands),
+        edges_(space.edges),
+        edge_of_(space.edge_of),
+        snapshots_(space.snapshots),
+        outputs_(space.outputs),
+        places_(space.places),
+        saved_(space.saved),
+        late_(space.late),
+        draft_(space.draft),
+        scope_(scope),
+        engine_(scope.engine()),
+        info_(info),
+        below_(below),
+        stack_(stack) {}
 
+  Operands& operands_;
+  std::vector<Storage*>& edges_;
+  std::vector<std::int32_t>& edge_of_;
+  std::vector<Storage*>& snapshots_;
+  std::vector<Storage*>& outputs_;
+  std::vector<ReturnPlace>& places_;
+  std::vector<std::pair<std::size_t, c10::IValue>>& saved_;
+  torch::jit::Stack& late_;
+  Draft& draft_;
   Scope& scope_;
   Engine& engine_;
   OpInfo& info_;
@@ -530,15 +580,6 @@ class Call {
   InPlace in_place_ = InPlace::no;
   bool record_ = false;
 };
-
-thread_local Operands Call::operands_;
-thread_local std::vector<Storage*> Call::edges_;
-thread_local std::vector<std::int32_t> Call::edge_of_;
-thread_local std::vector<Storage*> Call::snapshots_;
-thread_local std::vector<Storage*> Call::outputs_;
-thread_local std::vector<ReturnPlace> Call::places_;
-thread_local Draft Call::draft_;
-thread_local std::vector<std::pair<std::size_t, c10::IValue>> Call::saved_;
 
 // --- the fallback --------------------------------------------------------------------------------------------------------
 

@@ -80,17 +80,17 @@ class Boundary:
         self._replace(module, name, wrapper)
 
     def _manage_threads(self) -> None:
-        original = threading.Thread.run
+        original = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]  # whatever run() is overridden to
 
         @functools.wraps(original)
-        def run(self: threading.Thread) -> None:
+        def bootstrap(self: threading.Thread) -> None:
             _C.manage_this_thread(_C.is_open())
             try:
                 original(self)
             finally:
                 _C.manage_this_thread(False)
 
-        self._replace(threading.Thread, "run", run)
+        self._replace(threading.Thread, "_bootstrap_inner", bootstrap)
 
     def _run_eagerly(self) -> None:
         if "torch._dynamo" in sys.modules:

@@ -89,6 +89,7 @@ class Memory:
         self._options = options
         self._events = events
         self._state = "new"
+        self._thread = 0
         self._boundary = Boundary()
         self._final: Stats | None = None
 
@@ -98,8 +99,12 @@ class Memory:
         if _C.is_open():
             raise RuntimeError("a coop budget is already in force; budgets do not nest, and there is one for each process")
         _C.open(self._options, self._events)
-        self._state = "open"
-        self._boundary.install()
+        self._state, self._thread = "open", threading.get_ident()
+        try:
+            self._boundary.install()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
         return self
 
     def __exit__(
@@ -107,7 +112,7 @@ class Memory:
     ) -> None:
         if self._state != "open":
             raise RuntimeError("this budget's scope is not open" if self._state == "new" else "this budget's scope has ended")
-        if not _C.this_thread_is_managed() and threading.current_thread() is not threading.main_thread():
+        if threading.get_ident() != self._thread:
             raise RuntimeError("a budget's scope must be left on the thread that entered it")
         self._final = self.stats()
         self._state = "closed"
@@ -188,7 +193,10 @@ def budget(size: int | str, policy: str = "coop", *, checks: int = 0, events: bo
     machine = _machine_bytes()
     if machine and count > machine:
         raise ValueError(f"a budget of {format_bytes(count)} is more than this machine has: {format_bytes(machine)} of memory")
-    return Memory(options_for(policy, count, checks, switches), events)
+    options = options_for(policy, count, checks, switches)
+    if count < options.alignment:
+        raise ValueError(f"a budget of {format_bytes(count)} is less than one block of {format_bytes(options.alignment)}")
+    return Memory(options, events)
 
 
 def measure() -> Memory:

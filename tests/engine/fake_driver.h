@@ -54,11 +54,11 @@ struct Tensor {
 
 // One op of a program.
 struct Call {
-  std::vector<Tensor*> inputs;
-  std::vector<Bytes> outputs;  // new ones
-  Tensor* target = nullptr;    // overwritten in place; not among the inputs
+  std::vector<Tensor*> inputs = {};
+  std::vector<Bytes> outputs = {};  // new ones
+  Tensor* target = nullptr;         // overwritten in place; not among the inputs
   InPlace in_place = InPlace::on_old;
-  std::vector<Bytes> scratch;
+  std::vector<Bytes> scratch = {};
   Seconds cost = 1e-6;
   bool record = true;
   bool fails = false;  // the kernel throws half way
@@ -96,6 +96,7 @@ class FakeDriver final : public Driver {
   std::size_t recipes() const { return recipes_.size(); }
   std::list<Tensor>& tensors() { return tensors_; }
   std::uint64_t replays = 0, compared = 0, windows = 0;
+  bool many_threads = false;  // others let go of tensors meanwhile
 
   // --- a program ---------------------------------------------------------------------------------------------------------
 
@@ -204,8 +205,8 @@ class FakeDriver final : public Driver {
     for (std::size_t i = outputs.size(); i < recipe.outputs.size(); ++i) {
       Tensor& tensor = make_tensor(recipe.outputs[i]);
       tensor.expected = expected[i];
+      compare(tensor, produced[i]->offset);
       bind(tensor, produced[i]);
-      compare(tensor);
       made.push_back(&tensor);
       outputs.push_back(tensor.storage);
     }
@@ -248,6 +249,13 @@ class FakeDriver final : public Driver {
     erase(tensor);
     if (storage) engine_.let_go(*storage);
   }
+  // The tensor, to be let go by another thread.
+  std::list<Tensor> hand_over(Tensor& tensor) {
+    std::list<Tensor> handed;
+    const auto at = std::find_if(tensors_.begin(), tensors_.end(), [&](const Tensor& t) { return &t == &tensor; });
+    handed.splice(handed.end(), tensors_, at);
+    return handed;
+  }
   void pin(Tensor& tensor) {
     engine_.pin(*tensor.storage);
     ++tensor.pins;
@@ -260,6 +268,12 @@ class FakeDriver final : public Driver {
   void unpin_rest() {
     for (Storage* storage : pinned_) engine_.unpin(*storage);
     pinned_.clear();
+  }
+  std::size_t retire() {
+    const std::size_t lost = engine_.retire();
+    pinned_.clear();
+    for (Tensor& tensor : tensors_) tensor.pins = 0;
+    return lost;
   }
   void expose(Tensor& tensor) {
     engine_.expose(*tensor.storage);
@@ -360,10 +374,10 @@ class FakeDriver final : public Driver {
     delete recipe;
   }
   void drop(Storage& storage) override {
+    if (!storage.handle) return;  // let go, perhaps on another thread
     if (std::find(prepared_.begin(), prepared_.end(), &storage) != prepared_.end()) {
-      forgotten_operand_ = true;  // reported by enter: this may be called where nothing may be thrown
+      forgotten_operand_ = true;  // reported by enter
     }
-    if (!storage.handle) return;
     Tensor& tensor = tensor_of(storage);
     tensor.storage = nullptr;
     if (tensor.gone) erase(tensor);
@@ -447,7 +461,7 @@ class FakeDriver final : public Driver {
     CHECK(storage.resident());
     CHECK(storage.locks > 0);
     if (storage.foreign) return tensor_of(storage).own.data();
-    if (storage.held) {
+    if (!many_threads && storage.held) {
       const Tensor& tensor = tensor_of(storage);
       CHECK_EQUAL(tensor.state, Tensor::State::attached);
       CHECK_EQUAL(tensor.offset, storage.block->offset);
@@ -513,7 +527,10 @@ class FakeDriver final : public Driver {
     CHECK_EQUAL(tensor.state, Tensor::State::attached);
     CHECK(tensor.storage->block != nullptr);
     CHECK_EQUAL(tensor.offset, tensor.storage->block->offset);
-    CHECK(std::memcmp(at(tensor.offset, tensor.bytes()), tensor.expected.data(), tensor.bytes()) == 0);
+    compare(tensor, tensor.offset);
+  }
+  void compare(const Tensor& tensor, Bytes offset) {
+    CHECK(std::memcmp(at(offset, tensor.bytes()), tensor.expected.data(), tensor.bytes()) == 0);
   }
 
   // Rules 3 and 7: what leaves for a request is evictable; under policy coop it lies side by side with what is free or

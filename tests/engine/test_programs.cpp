@@ -72,11 +72,9 @@ class Program {
   }
   // The end of a scope: everything that is held leaves the arena with its bytes, or is lost and says so.
   void retire() {
-    driver_.unpin_rest();
-    const std::size_t lost = driver_.engine().retire();
+    const std::size_t lost = driver_.retire();
     std::size_t abandoned = 0;
     for (Tensor& tensor : driver_.tensors()) {
-      tensor.pins = 0;
       if (tensor.state == Tensor::State::abandoned) {
         ++abandoned;
       } else {

@@ -65,10 +65,10 @@ def test_out_arguments():
                 keep.append(out * 1.5)
                 torch.add(out, keep[-1], out=a)
             small = torch.empty(0)
-            torch.cat(keep, out=small)
+            torch.cat(keep[:2], out=small)
             return small, keep, a
 
-    same_in_budget(program, ratios=(0.8,))
+    same_in_budget(program, ratios=(0.7,))
 
 
 def test_views_of_storages_that_are_overwritten_later():
