@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import environment  # noqa: F401, I001  before torch
+import environment  # isort: skip  # noqa: F401  before torch
 import torch
 from torch.utils import checkpoint as ckpt
 

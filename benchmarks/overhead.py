@@ -16,7 +16,7 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any
 
-import environment  # noqa: F401, I001  before torch
+import environment  # isort: skip  # noqa: F401  before torch
 import torch
 
 from common import add_models, median, names, number, parser, progress, show, write

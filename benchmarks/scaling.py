@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import environment  # noqa: F401, I001  before torch
+import environment  # isort: skip  # noqa: F401  before torch
 import torch
 
 from common import median, names, number, parser, progress, show, write

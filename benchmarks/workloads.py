@@ -8,7 +8,7 @@ takes 0.1 to 1 s on two cores ("full") and activations outweigh parameters, as t
 from collections.abc import Callable
 from typing import NamedTuple
 
-import environment  # noqa: F401, I001  before torch
+import environment  # isort: skip  # noqa: F401  before torch
 import torch
 import transformers
 from torch import nn

@@ -82,14 +82,14 @@ void Draft::no_element() {
   put(head);
 }
 
-Recipe::Recipe(OpInfo& of, const Draft& draft, std::vector<ReturnPlace> where, std::unique_ptr<RandomState> state,
+Recipe::Recipe(OpInfo& of, const Draft& draft, const std::vector<ReturnPlace>& where, std::unique_ptr<RandomState> state,
                const Settings& set)
     : info(of),
-      places(std::move(where)),
+      places(where.begin(), where.end()),
       random(std::move(state)),
       settings(set),
       bytes_(draft.bytes_),
-      values_(draft.values_) {}
+      values_(draft.values_.begin(), draft.values_.end()) {}
 
 namespace {
 

@@ -8,6 +8,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
+#include <c10/util/SmallVector.h>
 
 #include <cstring>
 #include <memory>
@@ -109,7 +110,7 @@ struct ReturnPlace {
 
 class Recipe {
  public:
-  Recipe(OpInfo& info, const Draft& draft, std::vector<ReturnPlace> places, std::unique_ptr<RandomState> random,
+  Recipe(OpInfo& info, const Draft& draft, const std::vector<ReturnPlace>& places, std::unique_ptr<RandomState> random,
          const Settings& settings);
 
   // Memory of the input with this number.
@@ -121,13 +122,13 @@ class Recipe {
   void push_arguments(const std::vector<Memory>& inputs, Memory target, torch::jit::Stack& stack) const;
 
   OpInfo& info;
-  const std::vector<ReturnPlace> places;
+  const c10::SmallVector<ReturnPlace, 2> places;
   const std::unique_ptr<RandomState> random;
   const Settings settings;
 
  private:
   const std::vector<unsigned char> bytes_;
-  const std::vector<c10::IValue> values_;
+  const c10::SmallVector<c10::IValue, 3> values_;
 };
 
 }  // namespace coop

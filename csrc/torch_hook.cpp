@@ -201,12 +201,14 @@ class Call {
       : Call(scope, info, below, stack, workspace()) {}
 
   void run() {
-    collect();
     try {
+      collect();
       for (Storage* storage : operands_.written) engine_.before_overwrite(*storage);
       for (Storage* storage : operands_.statistics) engine_.before_overwrite(*storage);
       enter();
     } catch (const Shortage& shortage) {
+      for (Storage* storage : operands_.storages) engine_.reconsider(*storage);
+      scope_.empty_trash();
       throw_out_of_budget(shortage, info_.name);
     }
     try {
