@@ -114,6 +114,18 @@ OpInfo::OpInfo(const c10::OperatorHandle& handle) : op(handle) {
   }
 }
 
+Seconds OpInfo::typical_cost(Bytes output_bytes, Seconds measured) {
+  constexpr std::size_t kSlots = 64;
+  if (typical_.empty()) typical_.resize(kSlots);
+  Typical& typical = typical_[(output_bytes * 0x9E3779B97F4A7C15ull >> 40) % kSlots];
+  if (typical.bytes != output_bytes) {
+    typical = {output_bytes, measured};
+  } else {
+    typical.cost = measured < typical.cost ? measured : 0.95 * typical.cost + 0.05 * measured;
+  }
+  return typical.cost;
+}
+
 OpInfo& OpInfo::of(const c10::OperatorHandle& op) {
   // Schemas have stable addresses. A small direct-mapped cache in front of the table that owns the entries.
   struct Slot {

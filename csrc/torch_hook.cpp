@@ -511,8 +511,9 @@ class Call {
       }
       record_ = false;
     }
-    if (all > 0) {
-      const double density = cost_ / static_cast<double>(all);
+    const Seconds cost = all > 0 ? info_.typical_cost(all, cost_) : cost_;
+    if (all > engine_.options().tiny) {
+      const double density = cost / static_cast<double>(all);
       info_.density = info_.density > 0 ? 0.9 * info_.density + 0.1 * density : density;
     }
     if (record_ && most > engine_.options().tiny) {
@@ -524,7 +525,7 @@ class Call {
       for (Storage* storage : operands_.statistics) {
         if (storage->producer) engine_.reconsider(*engine_.split(*storage));
       }
-      engine_.record(new Recipe(info_, draft_, places, std::move(random_), Settings::now()), cost_, edges_, outputs_,
+      engine_.record(new Recipe(info_, draft_, places, std::move(random_), Settings::now()), cost, edges_, outputs_,
                      in_place_);
       if (old_) engine_.reconsider(*old_);
       old_ = nullptr;

@@ -82,7 +82,6 @@ def same_in_budget(
         assert stats.peak <= stats.budget
         if evictions:
             assert stats.evictions > 0, f"nothing was evicted at {ratio} of {measured.peak} B: {stats}"
-            assert stats.rematerialisations > 0
         found.append(stats)
     return found
 

@@ -178,13 +178,13 @@ TEST(kernels_threads_allocate_and_others_let_go_while_ops_run_and_are_replayed) 
     for (const bool keep_dead : {true, false}) {
       Options options;
       options.policy = policy;
-      options.budget = 4000;
+      options.budget = 5000;
       options.alignment = 16;
       options.tiny = 0;
       options.keep_dead = keep_dead;
-      options.max_depth = 30;  // short recomputations, and many
+      options.max_depth = 12;  // short recomputations, and many
       options.checks = 2;
-      run(options, static_cast<std::uint64_t>(policy) * 2 + keep_dead + 1, 400);
+      run(options, static_cast<std::uint64_t>(policy) * 2 + keep_dead + 1, 600);
     }
   }
 }

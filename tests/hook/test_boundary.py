@@ -115,7 +115,7 @@ def test_reading_methods_bring_back():
         assert memory.state(t) == "evicted"
         assert t.tolist()[0][:3] == [0.0, 2.0, 4.0]
         pressure()
-        assert "0.0000e+00" in repr(t) or "tensor" in repr(t)
+        assert repr(t).startswith("tensor([[")
         pressure()
         assert float(t[1, 1]) == 514.0
 
@@ -135,7 +135,7 @@ def test_pickle_and_share_memory_and_storage():
         pressure()
         assert v.untyped_storage().nbytes() == 65536 * 4
         pressure()
-        assert v.storage()[7] == 35.0 if False else v[7].item() == 35.0
+        assert v[7].item() == 35.0
 
 
 def test_pin_and_commit():
@@ -176,17 +176,14 @@ def test_foreign_sources_are_protected_before_they_are_overwritten():
     data = torch.randn(256, 256)
 
     def program():
-        x = data.clone() * 0 + data if False else data
-        results = []
-        y = x.exp()
-        results.append(y)
+        y = data.exp()
         pressure(20)
-        saved = x.clone()
-        x.mul_(2)  # y is evicted here, or would be wrong later
+        saved = data.clone()
+        data.mul_(2)  # y, evicted by now, needs the old value
         pressure(20)
-        results.append(y + 1)
-        x.copy_(saved)
-        return results
+        result = y + 1
+        data.copy_(saved)
+        return y, result
 
     same_in_budget(program, ratios=(0.6, 0.4))
 
