@@ -14,7 +14,8 @@ Engine::Engine(const Options& options, Driver& driver)
     : options_(options),
       driver_(driver),
       arena_(options.budget, options.alignment, options.placement),
-      lineage_(options_, [this](Storage& storage) { forget(storage); }, [this](Op& op) { driver_.drop(op); }),
+      lineage_(
+          options_, [this](Storage& storage) { forget(storage); }, [this](Op& op) { driver_.drop(op); }),
       policy_(make_policy(options_)) {}
 
 Engine::~Engine() { lineage_.sweep(SIZE_MAX); }

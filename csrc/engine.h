@@ -56,15 +56,15 @@ class Driver {
 
 // No room. The program can go on after catching it (rule 8).
 struct Shortage : std::exception {
-  Bytes needed = 0;       // in one piece
-  Bytes largest = 0;      // the largest piece that could be freed
+  Bytes needed = 0;   // in one piece
+  Bytes largest = 0;  // the largest piece that could be freed
   Bytes budget = 0;
-  Bytes locked = 0;       // operands of the running op
-  Bytes scratch = 0;      // raw blocks: unfinished outputs and kernels' scratch
-  Bytes pinned = 0;       // by the user, or waiting for a recomputation
-  Bytes sources = 0;      // cannot be recomputed
-  Bytes exposed = 0;      // a pointer to them is known outside
-  Bytes enough = 0;       // the smallest budget that would have served
+  Bytes locked = 0;   // operands of the running op
+  Bytes scratch = 0;  // raw blocks: unfinished outputs and kernels' scratch
+  Bytes pinned = 0;   // by the user, or waiting for a recomputation
+  Bytes sources = 0;  // cannot be recomputed
+  Bytes exposed = 0;  // a pointer to them is known outside
+  Bytes enough = 0;   // the smallest budget that would have served
   const char* what() const noexcept override { return "no room in the arena"; }
 };
 
@@ -202,7 +202,8 @@ class Engine {
   std::atomic<Seconds> room_seconds_ = 0;
   std::atomic<Side> side_ = Side::low;  // other threads may allocate while the next op is prepared
   Bytes cached_ = 0, peak_ = 0;
-  Bytes sources_ = 0, raw_ = 0, operands_ = 0;  // bytes now: of sources, raw blocks, locked operands that are not sources
+  Bytes sources_ = 0, raw_ = 0,
+        operands_ = 0;  // bytes now: of sources, raw blocks, locked operands that are not sources
   Bytes floor_ = 0;
   std::unordered_set<Storage*> held_evicted_;
   double fragmentation_sum_ = 0;

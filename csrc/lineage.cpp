@@ -170,7 +170,8 @@ void Lineage::evicted(Storage& storage) {
   storage.component = components_.add(storage.producer ? storage.producer->cost : 0);
   if (Op* op = storage.producer) {
     for (std::uint32_t i = 0; i < op->inputs_count; ++i) {
-      if (Storage* input = op->inputs()[i].storage; input->component) components_.join(storage.component, input->component);
+      if (Storage* input = op->inputs()[i].storage; input->component)
+        components_.join(storage.component, input->component);
     }
   }
   for (Edge* edge = storage.consumers; edge; edge = edge->next) {

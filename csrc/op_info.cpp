@@ -23,17 +23,30 @@ bool any_of(Name name, std::span<const Name> names) {
 }
 
 // Look at shapes only. Bringing an evicted argument back for them would be wasted work.
-constexpr Name kShapeOnly[] = {"empty_like",  "zeros_like", "ones_like", "full_like", "rand_like",   "randn_like",
-                              "randint_like", "new_empty",  "new_zeros", "new_ones",  "new_full",   "new_empty_strided"};
+constexpr Name kShapeOnly[] = {"empty_like", "zeros_like", "ones_like",    "full_like",
+                               "rand_like",  "randn_like", "randint_like", "new_empty",
+                               "new_zeros",  "new_ones",   "new_full",     "new_empty_strided"};
 // Answer questions about a tensor without looking at its bytes.
-constexpr Name kMetadata[] = {"is_same_size", "sym_size",       "sym_stride",     "sym_numel",  "sym_storage_offset",
-                             "size",         "stride",         "numel",          "dim",        "is_contiguous",
-                             "is_pinned",    "_is_all_true_",  "is_strides_like_format", "is_non_overlapping_and_dense",
-                             "_has_same_storage_numel", "_local_tensor"};
+constexpr Name kMetadata[] = {"is_same_size",
+                              "sym_size",
+                              "sym_stride",
+                              "sym_numel",
+                              "sym_storage_offset",
+                              "size",
+                              "stride",
+                              "numel",
+                              "dim",
+                              "is_contiguous",
+                              "is_pinned",
+                              "_is_all_true_",
+                              "is_strides_like_format",
+                              "is_non_overlapping_and_dense",
+                              "_has_same_storage_numel",
+                              "_local_tensor"};
 constexpr Name kUnset[] = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted"};
 // Write every element of self without reading any.
-constexpr Name kFills[] = {"zero_",   "fill_",    "normal_",      "uniform_",   "random_",     "exponential_",
-                          "copy_",   "geometric_", "log_normal_", "cauchy_"};
+constexpr Name kFills[] = {"zero_",        "fill_", "normal_",    "uniform_",    "random_",
+                           "exponential_", "copy_", "geometric_", "log_normal_", "cauchy_"};
 constexpr Name kReshape[] = {"resize_", "resize_as_", "set_", "_resize_output_", "resize_as_sparse_", "set_data"};
 
 constexpr Name kAccumulates[] = {"detach", "clone", "add", "add_", "copy_", "new_empty_strided", "mul"};

@@ -82,8 +82,8 @@ void Draft::no_element() {
   put(head);
 }
 
-Recipe::Recipe(OpInfo& of, const Draft& draft, const std::vector<ReturnPlace>& where, std::unique_ptr<RandomState> state,
-               const Settings& set)
+Recipe::Recipe(OpInfo& of, const Draft& draft, const std::vector<ReturnPlace>& where,
+               std::unique_ptr<RandomState> state, const Settings& set)
     : info(of),
       places(where.begin(), where.end()),
       random(std::move(state)),

@@ -127,7 +127,8 @@ Shortage Engine::shortage(Bytes needed) const {
      : storage->source() ? shortage.sources
                          : shortage.pinned) += block->bytes;
   }
-  shortage.enough = std::max(fixed + needed, fixed + needed <= arena_.capacity() ? options_.budget + needed - shortage.largest : 0);
+  shortage.enough =
+      std::max(fixed + needed, fixed + needed <= arena_.capacity() ? options_.budget + needed - shortage.largest : 0);
   return shortage;
 }
 

@@ -19,13 +19,15 @@ namespace coop {
 namespace {
 
 constexpr const char* kEvictedMessage =
-    "coop: this tensor's bytes are evicted, and they were read without coop knowing: from a thread that was started before "
+    "coop: this tensor's bytes are evicted, and they were read without coop knowing: from a thread that was started "
+    "before "
     "the budget's scope, or by code that reads memory past PyTorch's operators. Tip: call memory.pin(tensor) first.";
 
 constexpr std::size_t kReserve = 4;
 
 constexpr const char* kLostMessage =
-    "coop: this tensor was evicted when its budget's scope ended, and there was no room to bring it back. Tip: drop tensors "
+    "coop: this tensor was evicted when its budget's scope ended, and there was no room to bring it back. Tip: drop "
+    "tensors "
     "you no longer need before the scope ends, or allow more memory.";
 
 std::mutex scopes_mutex;
@@ -319,8 +321,8 @@ Seconds Scope::replay(Op& op, Block* target, Block** produced) {
   // No mode, no autograd, no autocast: the op ran below all of them, and so does its replay (rule 6).
   const c10::impl::ForceDispatchKeyGuard guard(c10::DispatchKeySet(c10::DispatchKey::BackendSelect),
                                                c10::autograd_dispatch_keyset_with_ADInplaceOrView |
-                                                       c10::autocast_dispatch_keyset |
-                                                       c10::DispatchKeySet(c10::DispatchKey::Fake));
+                                                   c10::autocast_dispatch_keyset |
+                                                   c10::DispatchKeySet(c10::DispatchKey::Fake));
 
   struct Restore {
     Settings settings = Settings::now();
@@ -340,8 +342,7 @@ Seconds Scope::replay(Op& op, Block* target, Block** produced) {
   const Seconds room = engine_->room_seconds();
   const std::uint64_t start = ticks();
   recipe.info.op.callBoxed(stack);
-  const Seconds cost =
-      static_cast<double>(ticks() - start) * seconds_per_tick() - (engine_->room_seconds() - room);
+  const Seconds cost = static_cast<double>(ticks() - start) * seconds_per_tick() - (engine_->room_seconds() - room);
 
   for (std::size_t i = 0; i < recipe.places.size(); ++i) {
     if (target && i == 0) continue;

@@ -32,7 +32,8 @@ namespace coop {
 namespace {
 
 thread_local bool managed __attribute__((tls_model("initial-exec"))) = false;
-thread_local bool in_op __attribute__((tls_model("initial-exec"))) = false;  // a kernel runs: its allocations fail with a Shortage, its nested ops are not ours
+thread_local bool in_op __attribute__((tls_model("initial-exec"))) =
+    false;  // a kernel runs: its allocations fail with a Shortage, its nested ops are not ours
 
 // --- allocator -----------------------------------------------------------------------------------------------------------
 
@@ -63,10 +64,10 @@ class HookAllocator final : public c10::Allocator {
 
 // --- operands ------------------------------------------------------------------------------------------------------------
 
-constexpr c10::DispatchKeySet kExotic = c10::DispatchKeySet({
-    c10::DispatchKey::Sparse, c10::DispatchKey::SparseCsr, c10::DispatchKey::Quantized, c10::DispatchKey::MkldnnCPU,
-    c10::DispatchKey::NestedTensor, c10::DispatchKey::Python, c10::DispatchKey::Functionalize,
-    c10::DispatchKey::ZeroTensor, c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper});
+constexpr c10::DispatchKeySet kExotic = c10::DispatchKeySet(
+    {c10::DispatchKey::Sparse, c10::DispatchKey::SparseCsr, c10::DispatchKey::Quantized, c10::DispatchKey::MkldnnCPU,
+     c10::DispatchKey::NestedTensor, c10::DispatchKey::Python, c10::DispatchKey::Functionalize,
+     c10::DispatchKey::ZeroTensor, c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper});
 
 // Strided, dense, on the CPU, with a storage of its own or a view of one.
 bool plain(const c10::TensorImpl* impl) {
@@ -92,7 +93,7 @@ bool stores_gradient(const OpInfo& info) {
 struct Operands {
   std::vector<Storage*> storages;  // distinct, locked while the op runs
   std::vector<c10::StorageImpl*> impls;
-  std::vector<Storage*> written;   // distinct
+  std::vector<Storage*> written;     // distinct
   std::vector<Storage*> statistics;  // of a training batch norm: written, but not part of its recipe
   Bytes largest = 0;
   bool exotic = false;
@@ -174,13 +175,13 @@ void for_each_result(const OpInfo& info, const torch::jit::Stack& stack, Visit v
 // What a call needs besides its arguments. One for each thread, its memory used over and over.
 struct Workspace {
   Operands operands;
-  std::vector<Storage*> edges;         // what the recorded op reads
-  std::vector<std::int32_t> edge_of;   // for each operand: its edge, or a SpecialEdge
-  std::vector<Storage*> snapshots;     // for each operand: the copy that is recorded in its place, or null
+  std::vector<Storage*> edges;        // what the recorded op reads
+  std::vector<std::int32_t> edge_of;  // for each operand: its edge, or a SpecialEdge
+  std::vector<Storage*> snapshots;    // for each operand: the copy that is recorded in its place, or null
   std::vector<Storage*> outputs;
   std::vector<ReturnPlace> places;
   std::vector<std::pair<std::size_t, c10::IValue>> saved;
-  torch::jit::Stack late;              // arguments of an op that will be written down after it has run
+  torch::jit::Stack late;  // arguments of an op that will be written down after it has run
   Draft draft;
 };
 
@@ -238,9 +239,10 @@ class Call {
         return;
       }
       const bool statistics = trains && is_statistics(i);
-      operands_.add(scope_, tensor, statistics                   ? &operands_.statistics
-                                    : info_.arguments[i].written ? &operands_.written
-                                                                 : nullptr);
+      operands_.add(scope_, tensor,
+                    statistics                   ? &operands_.statistics
+                    : info_.arguments[i].written ? &operands_.written
+                                                 : nullptr);
     });
     if (!trains && info_.batch_norm) operands_.written.clear();  // an evaluating batch norm only reads them
   }
@@ -276,12 +278,16 @@ class Call {
   void prepare() {
     const Options& options = engine_.options();
     Storage* target = operands_.written.size() == 1 ? operands_.written[0] : nullptr;
-    record_ = options.evict && info_.replayable && !stores_gradient(info_) && info_.returns > 0 && !operands_.exotic && !operands_.grows &&
+    record_ = options.evict && info_.replayable && !stores_gradient(info_) && info_.returns > 0 && !operands_.exotic &&
+              !operands_.grows &&
               (operands_.written.empty() || (target && target->producer && target->versions < options.max_versions)) &&
               !engine_.too_deep(operands_.storages);
     if (!options.in_place) {
       for (Storage* storage : operands_.written) {
-        if (storage->producer) old_ = engine_.copy_on_write(*storage);
+        if (!storage->producer) continue;
+        if (old_) engine_.reconsider(*old_);
+        old_ = engine_.copy_on_write(*storage);
+        Scope::ignore_pointer(static_cast<c10::StorageImpl*>(storage->handle));  // the kernel will take it
       }
     }
     if (record_) {
@@ -399,8 +405,7 @@ class Call {
   bool fills_all(Storage* target) const {
     if (!info_.fills) return false;
     const at::Tensor& self = stack_[stack_.size() - info_.arguments.size()].toTensor();
-    if (self.nbytes() != target->bytes ||
-        !self.is_non_overlapping_and_dense()) {
+    if (self.nbytes() != target->bytes || !self.is_non_overlapping_and_dense()) {
       return false;
     }
     bool read = false;
@@ -416,8 +421,8 @@ class Call {
   void kernel() {
     const bool random = info_.random && record_;
     if (random) random_ = std::make_unique<RandomState>(RandomState::of(RandomState::global()));
-    const bool repeatable = operands_.written.empty() && operands_.statistics.empty() && !operands_.grows &&
-                            engine_.options().rescue;
+    const bool repeatable =
+        operands_.written.empty() && operands_.statistics.empty() && !operands_.grows && engine_.options().rescue;
     const std::size_t height = stack_.size();
     saved_.clear();
     std::optional<RandomState> before;

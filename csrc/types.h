@@ -69,12 +69,12 @@ struct Storage {
   Seconds last_access = 0;  // on the engine's clock
   Seconds around = 0;       // cached: cost of what is evicted around it
   std::uint64_t id = 0;
-  std::uint64_t epoch = 0;   // `around` is valid if this equals the lineage's epoch
-  std::uint64_t digest = 0;  // of the bytes, when evicted under checks
-  std::uint64_t stamp = 0;   // visited mark
-  std::uint32_t pins = 0;    // must stay resident (but may be moved)
-  std::uint32_t locks = 0;   // a kernel, or somebody outside, knows its address: must stay where it is
-  std::uint32_t uses = 0;    // length of the list of consumers
+  std::uint64_t epoch = 0;      // `around` is valid if this equals the lineage's epoch
+  std::uint64_t digest = 0;     // of the bytes, when evicted under checks
+  std::uint64_t stamp = 0;      // visited mark
+  std::uint32_t pins = 0;       // must stay resident (but may be moved)
+  std::uint32_t locks = 0;      // a kernel, or somebody outside, knows its address: must stay where it is
+  std::uint32_t uses = 0;       // length of the list of consumers
   std::uint32_t output = 0;     // which output of its producer
   std::uint32_t slot = 0;       // scratch of the driver
   std::uint32_t versions = 0;   // how often it was overwritten in place and renamed
@@ -130,9 +130,9 @@ enum class Placement : std::uint8_t {
 };
 
 enum class CostModel : std::uint8_t {
-  own,           // the storage's op alone
-  exact,         // plus all evicted ancestors and descendants, reached through evicted storages
-  union_find,    // plus the components of evicted neighbours (DTR's e-hat)
+  own,         // the storage's op alone
+  exact,       // plus all evicted ancestors and descendants, reached through evicted storages
+  union_find,  // plus the components of evicted neighbours (DTR's e-hat)
 };
 
 enum class PolicyKind : std::uint8_t { coop, dtr, dte, lru };
@@ -144,20 +144,20 @@ struct Options {
   PolicyKind policy = PolicyKind::coop;
   Placement placement = Placement::two_ended;
   CostModel cost = CostModel::exact;
-  bool window = true;      // policy coop: one run at a time; off: one storage at a time, as DTE does
-  bool partition = true;   // cheap and dear results to opposite sides
-  bool per_byte = true;    // a window's cost is divided by its bytes
-  bool keep_dead = true;   // storages nobody holds stay until their room is needed
-  bool in_place = true;    // recomputable in-place by renaming; off: copy on write
-  bool move = true;        // policy coop: sources in the way of a window may be copied aside
-  bool rescue = true;      // the same for every policy where nothing else helps, and compaction after that
-  bool evict = true;       // off: no lineage, memory is only measured
-  Bytes tiny = 512;        // storages up to this size are never worth evicting
-  std::uint32_t max_depth = 1u << 16;     // longer chains are cut by committing
-  std::uint32_t max_versions = 4;         // likewise chains of in-place versions
-  std::uint32_t exact_limit = 64;         // ops visited before union-find takes over
-  double copy_bandwidth = 4e9;            // bytes per second, to price a move
-  int checks = 0;                         // level of rule checks
+  bool window = true;                  // policy coop: one run at a time; off: one storage at a time, as DTE does
+  bool partition = true;               // cheap and dear results to opposite sides
+  bool per_byte = true;                // a window's cost is divided by its bytes
+  bool keep_dead = true;               // storages nobody holds stay until their room is needed
+  bool in_place = true;                // recomputable in-place by renaming; off: copy on write
+  bool move = true;                    // policy coop: sources in the way of a window may be copied aside
+  bool rescue = true;                  // the same for every policy where nothing else helps, and compaction after that
+  bool evict = true;                   // off: no lineage, memory is only measured
+  Bytes tiny = 512;                    // storages up to this size are never worth evicting
+  std::uint32_t max_depth = 1u << 16;  // longer chains are cut by committing
+  std::uint32_t max_versions = 4;      // likewise chains of in-place versions
+  std::uint32_t exact_limit = 64;      // ops visited before union-find takes over
+  double copy_bandwidth = 4e9;         // bytes per second, to price a move
+  int checks = 0;                      // level of rule checks
 };
 
 }  // namespace coop

@@ -30,7 +30,9 @@ def assert_same(expected: Any, actual: Any, where: str = "") -> None:
             expected, actual = expected.to_dense(), actual.to_dense()
         a, b = expected.detach().contiguous(), actual.detach().contiguous()
         same = torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
-        assert same, f"{where}: bits differ, by up to {(a.double() - b.double()).abs().max() if a.is_floating_point() else '?'}"
+        assert same, (
+            f"{where}: bits differ, by up to {(a.double() - b.double()).abs().max() if a.is_floating_point() else '?'}"
+        )
     elif isinstance(expected, dict):
         assert list(expected) == list(actual), where
         for key in expected:

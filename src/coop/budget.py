@@ -97,7 +97,9 @@ class Memory:
         if self._state != "new":
             raise RuntimeError("this budget's scope was entered before; make a new one with coop.budget(...)")
         if _C.is_open():
-            raise RuntimeError("a coop budget is already in force; budgets do not nest, and there is one for each process")
+            raise RuntimeError(
+                "a coop budget is already in force; budgets do not nest, and there is one for each process"
+            )
         _C.open(self._options, self._events)
         self._state, self._thread = "open", threading.get_ident()
         try:
@@ -111,7 +113,9 @@ class Memory:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._state != "open":
-            raise RuntimeError("this budget's scope is not open" if self._state == "new" else "this budget's scope has ended")
+            raise RuntimeError(
+                "this budget's scope is not open" if self._state == "new" else "this budget's scope has ended"
+            )
         if threading.get_ident() != self._thread:
             raise RuntimeError("a budget's scope must be left on the thread that entered it")
         self._final = self.stats()
@@ -178,7 +182,9 @@ class Memory:
 
     def _require_open(self) -> None:
         if self._state != "open":
-            raise RuntimeError("the budget's scope is not open" if self._state == "new" else "the budget's scope has ended")
+            raise RuntimeError(
+                "the budget's scope is not open" if self._state == "new" else "the budget's scope has ended"
+            )
 
 
 def budget(size: int | str, policy: str = "coop", *, checks: int = 0, events: bool = False, **switches: Any) -> Memory:
@@ -192,10 +198,14 @@ def budget(size: int | str, policy: str = "coop", *, checks: int = 0, events: bo
     count = parse_bytes(size)
     machine = _machine_bytes()
     if machine and count > machine:
-        raise ValueError(f"a budget of {format_bytes(count)} is more than this machine has: {format_bytes(machine)} of memory")
+        raise ValueError(
+            f"a budget of {format_bytes(count)} is more than this machine has: {format_bytes(machine)} of memory"
+        )
     options = options_for(policy, count, checks, switches)
     if count < options.alignment:
-        raise ValueError(f"a budget of {format_bytes(count)} is less than one block of {format_bytes(options.alignment)}")
+        raise ValueError(
+            f"a budget of {format_bytes(count)} is less than one block of {format_bytes(options.alignment)}"
+        )
     return Memory(options, events)
 
 
@@ -232,4 +242,6 @@ def _tensors(things: Iterable[Any]) -> Iterator[torch.Tensor]:
         elif thing is None or isinstance(thing, int | float | str | bool):
             continue
         else:
-            raise TypeError(f"adopt takes modules, optimizers, tensors and collections of them, not {type(thing).__name__}")
+            raise TypeError(
+                f"adopt takes modules, optimizers, tensors and collections of them, not {type(thing).__name__}"
+            )

@@ -81,7 +81,10 @@ void print(std::ostream& out, const Value& value) {
     out << static_cast<int>(value);
   } else if constexpr (requires { out << value; }) {
     out << value;
-  } else if constexpr (requires { value.begin(); value.size(); }) {
+  } else if constexpr (requires {
+                         value.begin();
+                         value.size();
+                       }) {
     out << value.size() << " of {";
     std::size_t shown = 0;
     for (const auto& item : value) {
@@ -117,7 +120,8 @@ template <typename A, typename B>
 
 template <typename A, typename B>
 bool equal(const A& a, const B& b) {
-  if constexpr (std::is_integral_v<A> && std::is_integral_v<B> && !std::is_same_v<A, bool> && !std::is_same_v<B, bool>) {
+  if constexpr (std::is_integral_v<A> && std::is_integral_v<B> && !std::is_same_v<A, bool> &&
+                !std::is_same_v<B, bool>) {
     return std::cmp_equal(a, b);
   } else {
     return a == b;
@@ -144,9 +148,9 @@ class Random {
 
 }  // namespace check
 
-#define TEST(name)                                                                  \
-  static void name();                                                               \
-  static const ::check::Register register_##name(__FILE__, #name, &name);           \
+#define TEST(name)                                                        \
+  static void name();                                                     \
+  static const ::check::Register register_##name(__FILE__, #name, &name); \
   static void name()
 
 #define CHECK(condition) \
@@ -156,21 +160,20 @@ class Random {
   do {                                                                                                               \
     const auto& left_value_ = (left);                                                                                \
     const auto& right_value_ = (right);                                                                              \
-    if (!(holds))                                                                                                    \
-      ::check::fail_with(__FILE__, __LINE__, name "(" #left ", " #right ")", left_value_, right_value_);             \
+    if (!(holds)) ::check::fail_with(__FILE__, __LINE__, name "(" #left ", " #right ")", left_value_, right_value_); \
   } while (false)
 
 #define CHECK_EQUAL(left, right) CHECK_OP_("CHECK_EQUAL", ::check::equal(left_value_, right_value_), left, right)
 #define CHECK_NEAR(left, right) CHECK_OP_("CHECK_NEAR", ::check::near(left_value_, right_value_), left, right)
 #define CHECK_AT_MOST(left, right) CHECK_OP_("CHECK_AT_MOST", left_value_ <= right_value_, left, right)
 
-#define CHECK_THROWS(exception, ...)                                                             \
-  do {                                                                                           \
-    bool thrown_ = false;                                                                        \
-    try {                                                                                        \
-      __VA_ARGS__;                                                                               \
-    } catch (const exception&) {                                                                 \
-      thrown_ = true;                                                                            \
-    }                                                                                            \
-    if (!thrown_) ::check::fail(__FILE__, __LINE__, "nothing thrown: " #__VA_ARGS__);            \
+#define CHECK_THROWS(exception, ...)                                                  \
+  do {                                                                                \
+    bool thrown_ = false;                                                             \
+    try {                                                                             \
+      __VA_ARGS__;                                                                    \
+    } catch (const exception&) {                                                      \
+      thrown_ = true;                                                                 \
+    }                                                                                 \
+    if (!thrown_) ::check::fail(__FILE__, __LINE__, "nothing thrown: " #__VA_ARGS__); \
   } while (false)

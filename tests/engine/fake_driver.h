@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -61,7 +62,8 @@ struct Call {
   std::vector<Bytes> scratch = {};
   Seconds cost = 1e-6;
   bool record = true;
-  bool fails = false;  // the kernel throws half way
+  bool fails = false;                 // the kernel throws half way
+  std::function<void()> during = {};  // what others do while the kernel runs
 };
 
 struct KernelError : std::runtime_error {
@@ -83,7 +85,9 @@ inline unsigned char compute(std::uint64_t seed, std::size_t output, Bytes i,
 
 class FakeDriver final : public Driver {
  public:
-  explicit FakeDriver(const Options& options) : memory_(options.budget), engine_(options, *this) {}
+  // `spare` bytes behind the arena, for the end.
+  explicit FakeDriver(const Options& options, Bytes spare = 0)
+      : memory_(options.budget + spare), spare_(spare), engine_(options, *this) {}
   FakeDriver(const FakeDriver&) = delete;
   FakeDriver& operator=(const FakeDriver&) = delete;
 
@@ -170,6 +174,7 @@ class FakeDriver final : public Driver {
       engine_.expect(engine_.side_of(call.cost / static_cast<double>(all)));
       try {
         kernel(recipe, inputs, target, produced, call.fails);
+        if (call.during) call.during();
       } catch (const Shortage&) {
         if (target || !options.rescue) throw;
         make_way(operands);
@@ -226,7 +231,6 @@ class FakeDriver final : public Driver {
 
   // Brings it back and compares it with the unlimited run.
   void read(Tensor& tensor) {
-    CHECK(tensor.state != Tensor::State::abandoned);
     if (!tensor.storage || tensor.storage->foreign) {
       compare(tensor);
       return;
@@ -270,7 +274,7 @@ class FakeDriver final : public Driver {
     pinned_.clear();
   }
   std::size_t retire() {
-    const std::size_t lost = engine_.retire();
+    const std::size_t lost = engine_.retire(spare_);
     pinned_.clear();
     for (Tensor& tensor : tensors_) tensor.pins = 0;
     return lost;
@@ -301,7 +305,7 @@ class FakeDriver final : public Driver {
     return block;
   }
   unsigned char* at(Bytes offset, Bytes bytes) {
-    CHECK_AT_MOST(offset + bytes, memory_.size());
+    CHECK_AT_MOST(offset + bytes, engine_.arena().capacity());
     return memory_.data() + offset;
   }
 
@@ -420,7 +424,6 @@ class FakeDriver final : public Driver {
     return *static_cast<Tensor*>(storage.handle);
   }
   Storage* storage_of(Tensor& tensor) {
-    CHECK(tensor.state != Tensor::State::abandoned);
     if (!tensor.storage) tensor.storage = engine_.bind_foreign(tensor.bytes(), &tensor);
     return tensor.storage;
   }
@@ -544,8 +547,8 @@ class FakeDriver final : public Driver {
     std::vector<Place> places;
     for (const Block* block = engine_.arena().first(); block; block = block->next) {
       const Storage* storage = block->storage;
-      places.push_back({block->offset, block->end(), block->state == Block::State::free, storage && storage->evictable(),
-                        storage ? storage->id : 0});
+      places.push_back({block->offset, block->end(), block->state == Block::State::free,
+                        storage && storage->evictable(), storage ? storage->id : 0});
     }
     engine_.take_events();
     Block* block = engine_.allocate(bytes);
@@ -577,6 +580,7 @@ class FakeDriver final : public Driver {
 
   std::list<Tensor> tensors_;
   Values memory_;
+  const Bytes spare_;
   std::map<std::uint64_t, Recipe*> recipes_;
   std::vector<Storage*> pinned_;    // pins that outlived their tensors
   std::vector<Storage*> prepared_;  // operands of the op that is about to run, or runs

@@ -10,9 +10,9 @@
 int main(int count, char** arguments) {
   std::vector<check::Test> chosen;
   for (const check::Test& test : check::tests()) {
-    const bool wanted = count < 2 || std::any_of(arguments + 1, arguments + count, [&](const char* part) {
-                          return test.name.find(part) != std::string::npos;
-                        });
+    const bool wanted = count < 2 || std::any_of(
+                                         arguments + 1, arguments + count,
+                                         [&](const char* part) { return test.name.find(part) != std::string::npos; });
     if (count == 2 && std::strcmp(arguments[1], "-l") == 0) {
       std::printf("%s\n", test.name.c_str());
     } else if (wanted) {

@@ -42,9 +42,9 @@ struct Model {
     const std::vector<Hole> all = holes();
     for (const Hole& hole : all) {
       if (hole.bytes < bytes) continue;
-      const bool better = !best                                ? true
-                          : placement == Placement::best_fit   ? hole.bytes < best->bytes
-                                                               : side == Side::high;
+      const bool better = !best                              ? true
+                          : placement == Placement::best_fit ? hole.bytes < best->bytes
+                                                             : side == Side::high;
       if (better) best = &hole;
     }
     if (!best) return capacity;
@@ -231,6 +231,26 @@ TEST(a_request_is_cut_from_the_given_hole_at_the_given_side) {
     arena.release(low);
     arena.check();
     CHECK_EQUAL(arena.blocks(), 1u);
+  }
+}
+
+TEST(more_room_at_the_high_end_joins_what_is_free_there) {
+  for (const Placement placement : {Placement::two_ended, Placement::best_fit}) {
+    for (const bool full : {false, true}) {
+      Arena arena(256, 64, placement);
+      Block* low = arena.allocate(full ? 256 : 64, Side::low);
+      arena.extend(200);  // rounded down
+      arena.check();
+      CHECK_EQUAL(arena.capacity(), 448u);
+      CHECK_EQUAL(arena.blocks(), 2u);
+      CHECK_EQUAL(arena.largest_free(), full ? 192u : 384u);
+      Block* high = arena.allocate(100, Side::high);
+      CHECK_EQUAL(high->offset, 320u);
+      arena.release(low);
+      arena.release(high);
+      arena.check();
+      CHECK_EQUAL(arena.blocks(), 1u);
+    }
   }
 }
 

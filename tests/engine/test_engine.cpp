@@ -159,7 +159,8 @@ TEST(rule_3_outputs_already_placed_are_never_victims_of_the_next_output) {
   for (const PolicyKind policy : kPolicies) {
     FakeDriver driver(small(100, policy));
     Tensor* source = driver.source(10);
-    const auto pair = driver.run({.inputs = {source}, .outputs = {40, 40}, .cost = 1e-9});  // cheaper than anything else
+    const auto pair =
+        driver.run({.inputs = {source}, .outputs = {40, 40}, .cost = 1e-9});  // cheaper than anything else
     evict_all(driver);
     Tensor* dear = one(driver, {source}, 50, 1);
     CHECK(evicted(pair[0]) && evicted(pair[1]));
@@ -231,7 +232,8 @@ TEST(rule_4_an_op_that_fills_its_target_runs_again_for_another_output_when_the_t
   FakeDriver driver(small(200));
   Tensor* source = driver.source(10);
   Tensor* target = one(driver, {source}, 30);
-  Tensor* other = driver.run({.inputs = {source}, .outputs = {20}, .target = target, .in_place = InPlace::from_scratch})[0];
+  Tensor* other =
+      driver.run({.inputs = {source}, .outputs = {20}, .target = target, .in_place = InPlace::from_scratch})[0];
   driver.engine().commit(*target->storage);  // the op no longer makes it
   evict_all(driver);
   CHECK(evicted(other) && !evicted(target));
@@ -294,8 +296,8 @@ TEST(rule_5_what_needs_the_old_value_of_a_source_is_resident_and_committed_befor
     Tensor* weight = outside ? driver.foreign(20) : driver.source(20);
     Tensor* direct = one(driver, {weight}, 30);
     Tensor* between = one(driver, {weight}, 30);
-    Tensor* behind = one(driver, {between}, 30);     // needs the weight through something that nobody holds
-    Tensor* further = one(driver, {direct}, 30);     // needs only what is committed
+    Tensor* behind = one(driver, {between}, 30);  // needs the weight through something that nobody holds
+    Tensor* further = one(driver, {direct}, 30);  // needs only what is committed
     driver.let_go(*between);
     evict_all(driver);
     CHECK(evicted(direct) && evicted(behind) && evicted(further));
@@ -329,7 +331,7 @@ TEST(rule_5_making_a_source_safe_does_not_forget_operands_that_only_dead_ops_rea
   Tensor* weight = driver.foreign(20);
   Tensor* batch = driver.foreign(20);
   Tensor* made = one(driver, {weight, batch}, 30);
-  driver.let_go(*made);             // its op is dead, and not swept yet
+  driver.let_go(*made);               // its op is dead, and not swept yet
   in_place(driver, weight, {batch});  // both are operands of an op that is about to run
   driver.read(*weight);
   finish(driver);
@@ -350,6 +352,16 @@ TEST(rule_5_what_was_made_from_a_storage_is_settled_before_a_pointer_to_it_escap
   driver.write_behind(*a);
   evict_all(driver);
   driver.read(*c);  // likewise: recorded with a snapshot
+  finish(driver);
+}
+
+TEST(rule_5_letting_go_while_an_op_runs_does_not_commit_what_the_op_overwrites) {
+  FakeDriver driver(small(300));
+  Tensor* source = driver.source(20);
+  Tensor* target = one(driver, {source}, 30);
+  driver.run({.target = target, .during = [&] { driver.let_go(*source); }});
+  evict_all(driver);
+  driver.read(*target);
   finish(driver);
 }
 
@@ -379,7 +391,8 @@ TEST(rule_7_a_request_takes_one_cheap_run_and_lands_there) {
   driver.watch_requests();  // checks that victims are neighbours
   Tensor* source = driver.source(20);
   std::vector<Tensor*> made;
-  for (const Seconds cost : {100.0, 100.0, 1.0, 1.0, 100.0, 100.0, 1.0, 100.0}) made.push_back(one(driver, {source}, 10, cost));
+  for (const Seconds cost : {100.0, 100.0, 1.0, 1.0, 100.0, 100.0, 1.0, 100.0})
+    made.push_back(one(driver, {source}, 10, cost));
   Block* block = driver.allocate(20);
   CHECK(evicted(made[2]) && evicted(made[3]));
   CHECK_EQUAL(std::count_if(made.begin(), made.end(), evicted), 2);
@@ -463,10 +476,10 @@ TEST(rule_8_a_shortage_tells_the_numbers_and_the_budget_that_would_do) {
   const Shortage shortage = program(100);
   CHECK_EQUAL(shortage.needed, 40u);
   CHECK_EQUAL(shortage.budget, 100u);
-  CHECK_EQUAL(shortage.locked, 20u);    // the operand
+  CHECK_EQUAL(shortage.locked, 20u);  // the operand
   CHECK_EQUAL(shortage.exposed, 15u);
   CHECK_EQUAL(shortage.pinned, 10u);
-  CHECK_EQUAL(shortage.scratch, 37u);   // scratch and the first output
+  CHECK_EQUAL(shortage.scratch, 37u);  // scratch and the first output
   CHECK_EQUAL(shortage.largest, 18u);
   CHECK_EQUAL(shortage.enough, 122u);
   CHECK(std::string(shortage.what()).size() > 0);
@@ -687,6 +700,47 @@ TEST(retiring_still_brings_back_what_was_made_from_something_lost) {
     if (tensor->state != Tensor::State::abandoned) driver.read(*tensor);
   }
   finish(driver);
+}
+
+TEST(retiring_uses_the_room_behind_the_arena_where_the_budget_does_not_suffice) {
+  for (const bool spare : {false, true}) {
+    const check::Context context("spare", spare);
+    FakeDriver driver(small(100), spare ? 100 : 0);
+    Tensor* source = driver.source(10);
+    Tensor* a = one(driver, {source}, 40);
+    Tensor* b = one(driver, {a}, 40);
+    evict_all(driver);
+    Tensor* exposed = driver.source(70);  // in the way for ever
+    driver.expose(*exposed);
+    CHECK_THROWS(Shortage, driver.read(*b));
+    CHECK_EQUAL(driver.retire(), spare ? 0u : 2u);
+    CHECK_EQUAL(driver.engine().arena().capacity(), spare ? 200u : 100u);
+    for (Tensor* tensor : {a, b}) {
+      if (spare) driver.read(*tensor);
+    }
+    driver.read(*exposed);
+    finish(driver);
+  }
+}
+
+TEST(a_source_nobody_holds_goes_when_what_was_made_from_it_is_resident_and_not_much_larger) {
+  for (const bool large : {false, true}) {
+    for (const bool away : {false, true}) {
+      const check::Context a("large", large), b("away", away);
+      FakeDriver driver(small(300));
+      Tensor* source = driver.source(20);
+      Tensor* made = one(driver, {source}, large ? 50 : 30);
+      if (away) evict_all(driver);
+      driver.let_go(*source);
+      driver.engine().ran(0);
+      const bool committed = !large && !away;
+      CHECK_EQUAL(made->storage->source(), committed);
+      CHECK_EQUAL(driver.engine().stats().storages, committed ? 1u : 2u);
+      evict_all(driver);
+      driver.read(*made);
+      finish(driver);
+    }
+  }
 }
 
 TEST(retiring_ends_pins_whose_tensors_are_gone) {

@@ -45,9 +45,7 @@ void compare(const FreeTree& tree, const Model& model, FreeOrder order, Bytes by
 }
 
 // The longest path from the root, found through the links of the blocks.
-int height(const Block* block) {
-  return block ? 1 + std::max(height(block->left), height(block->right)) : 0;
-}
+int height(const Block* block) { return block ? 1 + std::max(height(block->left), height(block->right)) : 0; }
 
 }  // namespace
 
@@ -100,8 +98,8 @@ TEST(stays_shallow_whatever_the_order_of_insertion) {
       block.bytes = 1;
       tree.insert(&block);
     }
-    const Block& root = *std::max_element(
-        all.begin(), all.end(), [](const Block& a, const Block& b) { return a.priority < b.priority; });
+    const Block& root = *std::max_element(all.begin(), all.end(),
+                                          [](const Block& a, const Block& b) { return a.priority < b.priority; });
     CHECK_AT_MOST(height(&root), 60);  // 15 would be perfect, 20,000 a list
   }
 }

@@ -25,7 +25,8 @@ class Stage {
   Stage(const Options& options, const std::vector<Item>& items)
       : options_(options),
         arena_(total(items), 1, options.placement),
-        lineage_(options_, [](Storage&) {}, [](Op&) {}),
+        lineage_(
+            options_, [](Storage&) {}, [](Op&) {}),
         scene{options_, arena_, lineage_, 100, 0} {
     for (const Item& item : items) blocks.push_back(arena_.allocate(item.bytes, Side::low));
     for (std::size_t i = 0; i < items.size(); ++i) {
@@ -42,7 +43,8 @@ class Stage {
       if (item.kind == Kind::locked) storage->locks = 1;
       if (item.kind == Kind::pinned) storage->pins = 1;
       arena_.settle(blocks[i], storage);
-      if (item.kind != Kind::source) lineage_.make_op(nullptr, item.cost, {}, std::vector<Storage*>{storage}, InPlace::no);
+      if (item.kind != Kind::source)
+        lineage_.make_op(nullptr, item.cost, {}, std::vector<Storage*>{storage}, InPlace::no);
       storages_.push_back(storage);
     }
     arena_.check();
@@ -223,8 +225,12 @@ TEST(a_dear_block_that_passed_through_the_window_leaves_no_dust_in_its_sum) {
   // a block with the one before, so the dear one is added to and taken from a sum that lives on.
   Options chosen = options();
   chosen.per_byte = false;
-  Stage stage(chosen, {{Kind::held, 4, 1, 100}, {Kind::held, 4, 1.2e-6, 0}, {Kind::held, 4, 1.3e-6, 0},
-                       {Kind::held, 4, 1.1e-6, 0}, {Kind::held, 4, 1.2e-6, 0}, {Kind::held, 4, 1.4e-6, 0}});
+  Stage stage(chosen, {{Kind::held, 4, 1, 100},
+                       {Kind::held, 4, 1.2e-6, 0},
+                       {Kind::held, 4, 1.3e-6, 0},
+                       {Kind::held, 4, 1.1e-6, 0},
+                       {Kind::held, 4, 1.2e-6, 0},
+                       {Kind::held, 4, 1.4e-6, 0}});
   const Run run = stage.choose(8);
   CHECK(run.first == stage.blocks[3] && run.last == stage.blocks[4]);
 }
@@ -329,7 +335,8 @@ TEST(a_source_is_moved_only_if_that_is_cheaper_than_another_window) {
   Options chosen = options();
   chosen.copy_bandwidth = 1;  // 2 bytes: 2 s, against the staleness of what would leave: 10
   const auto items = [](Seconds cost) {
-    return std::vector<Item>{{Kind::free, 4}, {Kind::source, 2}, {Kind::free, 4}, {Kind::raw, 1}, {Kind::held, 8, cost, 90}};
+    return std::vector<Item>{
+        {Kind::free, 4}, {Kind::source, 2}, {Kind::free, 4}, {Kind::raw, 1}, {Kind::held, 8, cost, 90}};
   };
   Stage cheap(chosen, items(1));
   cheap.scene.staleness = 10;

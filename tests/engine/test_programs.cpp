@@ -21,18 +21,21 @@ struct Totals {
 
 std::string describe(const Options& o) {
   std::ostringstream text;
-  text << "budget " << o.budget << " alignment " << o.alignment << " policy " << static_cast<int>(o.policy) << " placement "
-       << static_cast<int>(o.placement) << " cost " << static_cast<int>(o.cost) << " window " << o.window << " partition "
-       << o.partition << " per_byte " << o.per_byte << " keep_dead " << o.keep_dead << " in_place " << o.in_place << " move "
-       << o.move << " rescue " << o.rescue << " tiny " << o.tiny << " max_depth " << o.max_depth << " max_versions "
-       << o.max_versions << " exact_limit " << o.exact_limit;
+  text << "budget " << o.budget << " alignment " << o.alignment << " policy " << static_cast<int>(o.policy)
+       << " placement " << static_cast<int>(o.placement) << " cost " << static_cast<int>(o.cost) << " window "
+       << o.window << " partition " << o.partition << " per_byte " << o.per_byte << " keep_dead " << o.keep_dead
+       << " in_place " << o.in_place << " move " << o.move << " rescue " << o.rescue << " tiny " << o.tiny
+       << " max_depth " << o.max_depth << " max_versions " << o.max_versions << " exact_limit " << o.exact_limit;
   return text.str();
 }
 
 class Program {
  public:
   Program(const Options& options, std::uint64_t seed, Totals& totals)
-      : random_(seed), totals_(totals), live_(random_.between(4, 24)), driver_(options) {
+      : random_(seed),
+        totals_(totals),
+        live_(random_.between(4, 24)),
+        driver_(options, random_.chance(50) ? 0 : random_.between(1, 4) * options.budget) {
     driver_.watch_requests();
   }
 
@@ -115,7 +118,9 @@ class Program {
   Tensor* any_managed() {
     return any([](const Tensor& tensor) { return tensor.state != Tensor::State::outside; });
   }
-  Bytes size() { return random_.chance(10) ? random_.between(1, 40) : random_.between(40, random_.chance(20) ? 1200 : 400); }
+  Bytes size() {
+    return random_.chance(10) ? random_.between(1, 40) : random_.between(40, random_.chance(20) ? 1200 : 400);
+  }
   Seconds cost() { return static_cast<Seconds>(random_.between(1, 1000)) * (random_.chance(50) ? 1e-6 : 1e-4); }
 
   Call call() {
@@ -209,13 +214,14 @@ void run_program(const Options& options, std::uint64_t seed, int steps, Totals& 
 }
 
 void print(const char* what, const Totals& t) {
-  std::printf("\n    %s: %llu programs, %llu ops, %llu compared, %llu evictions, %llu replays, %llu moves, %llu windows, "
-              "%llu shortages, %llu failures, %llu lost\n    ",
-              what, static_cast<unsigned long long>(t.programs), static_cast<unsigned long long>(t.ops),
-              static_cast<unsigned long long>(t.compared), static_cast<unsigned long long>(t.evictions),
-              static_cast<unsigned long long>(t.replays), static_cast<unsigned long long>(t.moves),
-              static_cast<unsigned long long>(t.windows), static_cast<unsigned long long>(t.shortages),
-              static_cast<unsigned long long>(t.failures), static_cast<unsigned long long>(t.lost));
+  std::printf(
+      "\n    %s: %llu programs, %llu ops, %llu compared, %llu evictions, %llu replays, %llu moves, %llu windows, "
+      "%llu shortages, %llu failures, %llu lost\n    ",
+      what, static_cast<unsigned long long>(t.programs), static_cast<unsigned long long>(t.ops),
+      static_cast<unsigned long long>(t.compared), static_cast<unsigned long long>(t.evictions),
+      static_cast<unsigned long long>(t.replays), static_cast<unsigned long long>(t.moves),
+      static_cast<unsigned long long>(t.windows), static_cast<unsigned long long>(t.shortages),
+      static_cast<unsigned long long>(t.failures), static_cast<unsigned long long>(t.lost));
 }
 
 }  // namespace
@@ -254,7 +260,8 @@ TEST(rules_1_to_8_hold_over_long_programs) {
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     check::Random random(seed * 7919);
     Options options;
-    options.policy = std::array{PolicyKind::coop, PolicyKind::coop, PolicyKind::dtr, PolicyKind::dte, PolicyKind::lru}[seed % 5];
+    options.policy =
+        std::array{PolicyKind::coop, PolicyKind::coop, PolicyKind::dtr, PolicyKind::dte, PolicyKind::lru}[seed % 5];
     options.keep_dead = !random.chance(25);
     options.in_place = !random.chance(25);
     options.move = !random.chance(25);

@@ -109,7 +109,8 @@ void run(const Options& options, std::uint64_t seed, int steps) {
   std::atomic<std::uint64_t> served{0};
   Workers workers;
   for (std::uint64_t i = 0; i < 2; ++i) {
-    workers.start([&driver, &served, random = check::Random(seed * 10 + i)]() mutable { use_scratch(driver, random, served); });
+    workers.start(
+        [&driver, &served, random = check::Random(seed * 10 + i)]() mutable { use_scratch(driver, random, served); });
   }
   workers.start([&] {
     for (Tensor& tensor : queue.take()) driver.engine().let_go(*tensor.storage);
@@ -124,7 +125,9 @@ void run(const Options& options, std::uint64_t seed, int steps) {
       const std::uint64_t what = random.below(100);
       Tensor* some = random.pick(live);
       if (what < 50) {
-        Call call{.inputs = {some, random.pick(live)}, .outputs = {random.between(1, 300)}, .cost = 1e-6 * static_cast<double>(random.between(1, 99))};
+        Call call{.inputs = {some, random.pick(live)},
+                  .outputs = {random.between(1, 300)},
+                  .cost = 1e-6 * static_cast<double>(random.between(1, 99))};
         if (random.chance(30)) call.outputs.push_back(random.between(1, 300));
         if (random.chance(30)) call.scratch.push_back(random.between(1, 300));
         for (Tensor* tensor : driver.run(call)) live.push_back(tensor);

@@ -214,3 +214,17 @@ def test_evicted_tensor_read_by_a_thread_from_before_the_scope_is_an_error():
     finally:
         tasks.put(None)
         thread.join()
+
+
+@pytest.mark.parametrize("policy", coop.POLICIES)
+def test_ops_are_not_mistaken_for_escaping_pointers(policy):
+    with coop.budget(ROOM, policy) as memory:
+        kept = []
+        for _ in range(4):
+            x = torch.randn(1, 4, 64, 64).exp()
+            x.mul_(0.5).relu_()
+            y = torch.nn.functional.conv2d(x, torch.ones(4, 4, 3, 3), padding=1)
+            y = torch.nn.functional.batch_norm(y, torch.zeros(4), torch.ones(4), training=True).add_(1)
+            z = torch.bmm(y[0], y[0]).softmax(-1).cumsum(0).sort(-1)[0]
+            kept += [x, y, z]
+        assert all(memory.state(t) in ("resident", "evicted") for t in kept)

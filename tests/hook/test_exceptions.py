@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch import nn
 
 import coop
 from networks import tokens, train, transformer
@@ -67,7 +66,14 @@ def raises_in_custom_function():
 
 @pytest.mark.parametrize(
     "bad",
-    [raises_in_kernel, raises_in_kernel_in_place, raises_in_hook, raises_in_loop, interrupted, raises_in_custom_function],
+    [
+        raises_in_kernel,
+        raises_in_kernel_in_place,
+        raises_in_hook,
+        raises_in_loop,
+        interrupted,
+        raises_in_custom_function,
+    ],
     ids=lambda f: f.__name__,
 )
 def test_scope_goes_on_after_an_exception(bad):
@@ -75,7 +81,7 @@ def test_scope_goes_on_after_an_exception(bad):
     size = int(peak_of(good).peak * 1.5)
     with coop.budget(size, checks=1) as memory:
         for _ in range(3):
-            with pytest.raises(BaseException):  # noqa: B017, PT011  which one does not matter here
+            with pytest.raises(BaseException):  # noqa: B017  which one does not matter here
                 bad()
             memory.check()
             actual = seeded(good)
@@ -86,7 +92,7 @@ def test_scope_goes_on_after_an_exception(bad):
 @pytest.mark.parametrize("bad", [raises_in_kernel, raises_in_loop, interrupted], ids=lambda f: f.__name__)
 def test_scope_is_left_cleanly_by_an_exception(bad):
     for _ in range(3):
-        with pytest.raises(BaseException), coop.budget("32MiB"):  # noqa: B017, PT011
+        with pytest.raises(BaseException), coop.budget("32MiB"):  # noqa: B017
             bad()
         assert torch.randn(4, 4).add(1).shape == (4, 4)
     expected = seeded(good)
@@ -123,7 +129,13 @@ def test_out_of_budget_says_what_is_needed():
         memory.check()
         text = str(caught.value)
         assert text.startswith("aten::randn needs 3.81 MiB in one piece")
-        for part in ("largest run that could be freed", "of sources", "pointers outside", "The budget is 1.00 MiB", "Tip: a budget of"):
+        for part in (
+            "largest run that could be freed",
+            "of sources",
+            "pointers outside",
+            "The budget is 1.00 MiB",
+            "Tip: a budget of",
+        ):
             assert part in text
         assert kept[0] == 0
 

@@ -54,7 +54,9 @@ def bert():
 
 
 def gpt2():
-    return transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=96, n_embd=64, n_layer=4, n_head=4, n_positions=64))
+    return transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(vocab_size=96, n_embd=64, n_layer=4, n_head=4, n_positions=64)
+    )
 
 
 def llama():
@@ -67,7 +69,14 @@ def llama():
 
 def t5():
     config = transformers.T5Config(
-        vocab_size=96, d_model=64, d_kv=16, d_ff=128, num_layers=2, num_heads=4, decoder_start_token_id=0, pad_token_id=0
+        vocab_size=96,
+        d_model=64,
+        d_kv=16,
+        d_ff=128,
+        num_layers=2,
+        num_heads=4,
+        decoder_start_token_id=0,
+        pad_token_id=0,
     )
     return transformers.T5ForConditionalGeneration(config)
 

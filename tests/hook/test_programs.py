@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import coop
-from networks import convnet, tokens, train, transformer
-from same import assert_same, same_in_budget, seeded, trained
+from networks import tokens, train, transformer
+from same import assert_same, same_in_budget, trained
 
 
 def wide(rows=256, columns=256):
@@ -311,7 +311,9 @@ class Numbers(torch.utils.data.Dataset):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_data_loader(workers):
     def program():
-        loader = torch.utils.data.DataLoader(Numbers(), batch_size=16, num_workers=workers, multiprocessing_context="fork" if workers else None)
+        loader = torch.utils.data.DataLoader(
+            Numbers(), batch_size=16, num_workers=workers, multiprocessing_context="fork" if workers else None
+        )
         model = transformer()
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
         losses = []
@@ -411,7 +413,12 @@ def test_compiled_function_runs_eagerly_inside_the_scope():
     assert_same(expected.detach(), actual.detach())
 
 
-@pytest.mark.filterwarnings("ignore:Sparse:UserWarning", "ignore:.*prototype:UserWarning", "ignore:.*beta state:UserWarning", "ignore:.*deprecated")
+@pytest.mark.filterwarnings(
+    "ignore:Sparse:UserWarning",
+    "ignore:.*prototype:UserWarning",
+    "ignore:.*beta state:UserWarning",
+    "ignore:.*deprecated",
+)
 def test_sparse_and_nested_and_quantised_tensors():
     def program():
         results = []
@@ -426,7 +433,11 @@ def test_sparse_and_nested_and_quantised_tensors():
         dense = wide()
         sparse = (dense * (dense > 1)).to_sparse()
         product = torch.sparse.mm(sparse, dense)
-        results += [product, (sparse.to_dense() @ product).tanh(), torch.sparse_coo_tensor(sparse._indices(), sparse._values() * 2, sparse.shape)]
+        results += [
+            product,
+            (sparse.to_dense() @ product).tanh(),
+            torch.sparse_coo_tensor(sparse._indices(), sparse._values() * 2, sparse.shape),
+        ]
         csr = sparse.to_sparse_csr()
         results.append(csr @ dense)
         nested = torch.nested.nested_tensor([torch.randn(5, 64), torch.randn(9, 64)], layout=torch.jagged)
@@ -446,7 +457,9 @@ def test_tensor_subclass():
 
     def program():
         w = nn.Parameter(wide() / 16)
-        return step(lambda: ((wide().as_subclass(Tagged) @ w).tanh() @ w).square().mean().as_subclass(torch.Tensor), [w])
+        return step(
+            lambda: ((wide().as_subclass(Tagged) @ w).tanh() @ w).square().mean().as_subclass(torch.Tensor), [w]
+        )
 
     same_in_budget(program)
 

@@ -65,9 +65,20 @@ def steps():
         st.one_of(
             *[
                 st.builds(Step, st.just(kind), st.sampled_from(sorted(table)), number, number)
-                for kind, table in (("unary", UNARY), ("binary", BINARY), ("in place", IN_PLACE), ("in place of view", IN_PLACE))
+                for kind, table in (
+                    ("unary", UNARY),
+                    ("binary", BINARY),
+                    ("in place", IN_PLACE),
+                    ("in place of view", IN_PLACE),
+                )
             ],
-            st.builds(Step, st.sampled_from(["drop", "use view", "source", "backward"]), st.sampled_from(sorted(VIEWS)), number, number),
+            st.builds(
+                Step,
+                st.sampled_from(["drop", "use view", "source", "backward"]),
+                st.sampled_from(sorted(VIEWS)),
+                number,
+                number,
+            ),
         ),
         min_size=5,
         max_size=60,
@@ -113,7 +124,11 @@ def interpret(program):
 
 @pytest.mark.parametrize("policy", POLICIES)
 @hypothesis.settings(
-    max_examples=40, deadline=None, suppress_health_check=list(hypothesis.HealthCheck), print_blob=True, derandomize=True
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=list(hypothesis.HealthCheck),
+    print_blob=True,
+    derandomize=True,
 )
 @hypothesis.given(program=steps(), ratio=st.floats(0.3, 0.9))
 def test_random_program(policy, program, ratio):
@@ -138,7 +153,9 @@ def run_random(policy, program, ratio, **options):
 
 
 @pytest.mark.parametrize("switch", ["window", "partition", "per_byte", "keep_dead", "in_place", "move"])
-@hypothesis.settings(max_examples=10, deadline=None, suppress_health_check=list(hypothesis.HealthCheck), derandomize=True)
+@hypothesis.settings(
+    max_examples=10, deadline=None, suppress_health_check=list(hypothesis.HealthCheck), derandomize=True
+)
 @hypothesis.given(program=steps(), ratio=st.floats(0.4, 0.8))
 def test_random_program_with_a_part_of_coop_switched_off(switch, program, ratio):
     run_random("coop", program, ratio, **{switch: False})
