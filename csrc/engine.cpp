@@ -97,6 +97,8 @@ void Engine::ran(Seconds cost) {
   ++counts_.ops;
   counts_.op_seconds += cost;
   now_ += cost;
+  for (Storage* source : let_go_sources_) settle_if_cheap(*source);
+  let_go_sources_.clear();
   lineage_.sweep(kPortion);
 }
 
@@ -139,18 +141,21 @@ void Engine::let_go(Storage& storage) {
   note(EventKind::die, &storage, storage.block ? storage.block->offset : 0, storage.bytes);
   if (storage.producer && storage.block) {
     cached_ += storage.block->bytes;
-    if (!options_.keep_dead && storage.uses && storage.evictable()) {  // eager eviction
+    // While nothing is evicted, nothing will be recomputed soon, and memory that is warm in the caches is used again.
+    const bool keep = options_.keep_dead && !held_evicted_.empty();
+    if (!keep && storage.uses && storage.evictable()) {  // eager eviction
       release_block(storage);
       lineage_.evicted(storage);
     }
   }
-  if (storage.source() && storage.uses && storage.block) settle_if_cheap(storage);
+  if (storage.source() && storage.uses && storage.block) let_go_sources_.push_back(&storage);
   lineage_.reconsider(storage);
   check_at_event();
 }
 
 // A source that nobody holds is kept only for what was made from it. Where that is resident and not much larger, it is
-// committed instead, and the source can go: a gradient, once the optimizer's moments have been updated with it.
+// committed instead, and the source can go: a gradient, once the optimizer's moments have been updated with it. Only
+// between ops: any thread may let go, and what the running op reads or overwrites must not change under its hands.
 void Engine::settle_if_cheap(Storage& source) {
   std::vector<Storage*> dependents;
   lineage_.held_dependents(source, dependents);
@@ -349,6 +354,7 @@ void Engine::evacuate(Storage& storage, std::vector<Storage*>& outside) {
 std::size_t Engine::retire(Bytes spare) {
   Lock lock(mutex_);
   std::vector<Storage*> outside, pinned;
+  let_go_sources_.clear();
   for (Block* block = arena_.first(); block; block = block->next) {
     if (block->storage && block->storage->pins) pinned.push_back(block->storage);
   }

@@ -206,6 +206,7 @@ class Engine {
         operands_ = 0;  // bytes now: of sources, raw blocks, locked operands that are not sources
   Bytes floor_ = 0;
   std::unordered_set<Storage*> held_evicted_;
+  std::vector<Storage*> let_go_sources_;  // since the last op; each is still read by an op
   double fragmentation_sum_ = 0;
   std::uint64_t fragmentation_count_ = 0;
   bool watching_ = false;

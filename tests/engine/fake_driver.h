@@ -135,7 +135,7 @@ class FakeDriver final : public Driver {
     for (Tensor* tensor : arguments) inputs.push_back(storage_of(*tensor));
     operands = inputs;
     if (call.target) operands.push_back(storage_of(*call.target));
-    std::sort(operands.begin(), operands.end());
+    std::sort(operands.begin(), operands.end(), [](const Storage* a, const Storage* b) { return a->id < b->id; });
     operands.erase(std::unique(operands.begin(), operands.end()), operands.end());
     prepared_ = operands;
     try {

@@ -257,7 +257,7 @@ TEST(rules_1_to_8_hold_for_every_policy_and_every_switch) {
 
 TEST(rules_1_to_8_hold_over_long_programs) {
   Totals totals;
-  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
     check::Random random(seed * 7919);
     Options options;
     options.policy =
