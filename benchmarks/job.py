@@ -154,23 +154,20 @@ class Clock:
 
 @dataclasses.dataclass(frozen=True)
 class Profile:
-    """The memory of one step, moment by moment, without coop.
+    """The memory of one step, without coop.
 
-    `moments` are (bytes of gradients, bytes of activations) that no other moment of the step exceeds in both. Activations
-    are all live bytes that are not persistent and not gradients; kernels' scratch and the optimizer's temporaries are among them.
+    Peaks: of all live bytes, and of activations, which are all live bytes that are not persistent and not gradients; kernels'
+    scratch and the optimizer's temporaries are among them.
     """
 
     persistent: int
+    gradients: int
+    activations: int
     total: int
-    moments: list[tuple[int, int]]
-
-    @property
-    def activations(self) -> int:
-        return max(activations for _, activations in self.moments)
 
     def budget(self, ratio: float) -> int:
-        """The peak of a step that has this share of the activations at every moment."""
-        return self.persistent + max(gradients + int(ratio * activations) for gradients, activations in self.moments)
+        """What lives from step to step, and this share of the activations."""
+        return self.persistent + int(ratio * self.activations)
 
 
 def profile(job: Job) -> Profile:
@@ -192,19 +189,10 @@ def profile(job: Job) -> Profile:
         hook.remove()
     events = profiler.profiler.kineto_results.events()
     marks += [(event.start_ns(), event.nbytes(), 0) for event in events if event.name() == "[memory]"]
-    live = gradients = peak = 0
-    moments = set()
+    live = gradients = peak = activations = 0
     for _, change, gradient in sorted(marks, key=lambda mark: mark[0]):
         live += change
         gradients += gradient
         peak = max(peak, live)
-        moments.add((gradients, live - gradients))
-    return Profile(persistent, persistent + peak, _frontier(moments))
-
-
-def _frontier(moments: set[tuple[int, int]]) -> list[tuple[int, int]]:
-    best: list[tuple[int, int]] = []
-    for gradients, activations in sorted(moments, reverse=True):
-        if not best or activations > best[-1][1]:
-            best.append((gradients, activations))
-    return best
+        activations = max(activations, live - gradients)
+    return Profile(persistent, gradients, activations, persistent + peak)

@@ -68,6 +68,14 @@ if "--fail" in sys.argv:
 """
 
 
+@pytest.fixture(autouse=True)
+def interruptible():
+    """A test run in the background of a shell inherits a SIGINT that is ignored, and so would the scripts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def run(*command, python=False, cwd=None, input=None):
     start = [sys.executable] if python else [sys.executable, "-m", "coop"]
     return subprocess.run([*start, *command], capture_output=True, text=True, cwd=cwd, input=input, timeout=120)
