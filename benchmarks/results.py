@@ -57,10 +57,12 @@ class Page:
                 asked = limit(row) if callable(limit) else limit
                 if asked is None:
                     continue
-                raised = row.get("raised", 1) > 1
+                raised = row.get("raised", 1) > 1  # more memory than the figure is asked for at
                 good = "yes" if value is not None and value <= asked and not raised else "no"
                 reached = "does not run: " + row.get("error", "")[:70] if value is None else show(value, form)
-                reached += f" in {row['raised']:.2f} x the budget" if raised else ""
+                reached += (
+                    f", but at {row['activations']:.2f} of the activations" if raised and value is not None else ""
+                )
                 lines.append(
                     [what, where(row) if "model" in row else row.get("name", ""), show(asked, form), reached, good]
                 )

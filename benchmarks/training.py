@@ -15,9 +15,9 @@ the median over rounds of (seconds for a step / eager's in the same round), of C
 
 Memory is measured apart from time. Activations are live bytes that are not persistent and not gradients. Plain ways: a step under PyTorch's
 profiler, whose reports of allocations include kernels' scratch. Coop: the scope's peak minus the persistent bytes; if the
-peak fell in backward, gradients are counted as activations, to coop's disadvantage. The budget for a ratio is the peak that a
-step with that share of eager's activations at every moment would have: where gradients outweigh the activations left, at the end of
-backward, it leaves coop more of them in forward. If a budget is too small to run, it is raised by steps of 4 % and the row says so.
+peak fell in backward, gradients are counted as activations, to coop's disadvantage. If a budget is
+too small to run, it is raised by steps of 4 % and the row says so: gradients take the place of activations in
+backward, so no budget below persistent bytes and gradients can serve.
 
 Bits: losses, gradients, parameters, buffers, optimizer state and random state after all steps are compared with eager's.
 """
@@ -117,6 +117,7 @@ class Contest:
                     "persistent": profile.persistent,
                     "activations": profile.activations,
                     "total": profile.total,
+                    "gradients": profile.gradients,
                 }
 
     def _start(self, name: str) -> None:
@@ -275,7 +276,7 @@ def main() -> None:
     add_models(made)
     made.add_argument("--optimizers", **names(OPTIMIZERS))
     made.add_argument("--methods", **(names(METHODS) | {"default": None}))
-    made.add_argument("--rounds", type=int, default=6, help="turns of each method (6)")
+    made.add_argument("--rounds", type=int, default=5, help="turns of each method (5)")
     made.add_argument("--steps", type=int, default=1, help="of training in each turn (1)")
     made.add_argument("--limit", type=float, default=60.0, help="seconds that a turn may take (60)")
     made.add_argument("--plot", type=Path, metavar="FILE.png", help="draw time against memory here")

@@ -84,6 +84,15 @@ const char* state(const at::Tensor& tensor) {
 
 }  // namespace
 
+void lock_without_gil(std::mutex& mutex) {
+  if (PyGILState_Check()) {
+    const py::gil_scoped_release release;
+    mutex.lock();
+  } else {
+    mutex.lock();
+  }
+}
+
 void throw_out_of_budget(const Shortage& shortage, const std::string& op) {
   const py::gil_scoped_acquire gil;
   PyErr_SetString(out_of_budget, describe(shortage, op).c_str());

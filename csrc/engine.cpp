@@ -1,6 +1,7 @@
 // The engine's surface: what a driver calls around each op, and the bookkeeping of storages.
 #include "engine.h"
 
+#include <algorithm>
 #include <stdexcept>
 #include <utility>
 
@@ -372,7 +373,10 @@ std::size_t Engine::retire(Bytes spare) {
   evacuate_all();
   std::size_t lost = 0;
   while (!held_evicted_.empty()) {
-    Storage* storage = *held_evicted_.begin();
+    // The shallowest first: what is made from it finds it outside already, and needs no room for it.
+    Storage* storage = *std::min_element(held_evicted_.begin(), held_evicted_.end(), [](auto* a, auto* b) {
+      return std::pair(a->producer->depth, a->id) < std::pair(b->producer->depth, b->id);
+    });
     ++storage->pins;
     try {
       bring_back(*storage, lock);

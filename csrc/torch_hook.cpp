@@ -17,6 +17,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <pthread.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
@@ -24,6 +25,7 @@
 #include <torch/library.h>
 
 #include <cstring>
+#include <mutex>
 
 #include "out_of_budget.h"
 #include "scope.h"
@@ -591,6 +593,25 @@ class Call {
 
 // --- the fallback --------------------------------------------------------------------------------------------------------
 
+// Managed threads take turns, one op at a time: a replay borrows the global random state. Custom operators are not held
+// up: they may wait for other threads, and are never replayed.
+std::mutex turns;
+
+class Turn {
+ public:
+  explicit Turn(const OpInfo& info) : taken_(info.replayable) {
+    if (taken_ && !turns.try_lock()) lock_without_gil(turns);
+  }
+  ~Turn() {
+    if (taken_) turns.unlock();
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  const bool taken_;
+};
+
 void redispatch_unseen(const OpInfo& info, c10::DispatchKeySet below, torch::jit::Stack& stack) {
   const c10::impl::ExcludeDispatchKeyGuard unseen(c10::DispatchKey::Fake);
   info.op.redispatchBoxed(below, &stack);
@@ -671,8 +692,16 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
       bind_results(*scope, info, *stack);
       if (stores_gradient(info)) commit_result(*scope, info, stack->back());
       break;
-    case OpInfo::Kind::reshape: run_reshape(*scope, info, below, *stack); break;
-    default: Call(*scope, info, below, *stack).run(); break;
+    case OpInfo::Kind::reshape: {
+      const Turn turn(info);
+      run_reshape(*scope, info, below, *stack);
+      break;
+    }
+    default: {
+      const Turn turn(info);
+      Call(*scope, info, below, *stack).run();
+      break;
+    }
   }
 }
 
@@ -704,6 +733,8 @@ void install_allocator() {
   static HookAllocator hook;
   if (system) return;
   system = c10::GetAllocator(c10::kCPU);
+  // A child has one thread, and nobody who could end another's turn.
+  pthread_atfork(nullptr, nullptr, [] { new (&turns) std::mutex; });
   c10::SetAllocator(c10::kCPU, &hook, 255);
 }
 

@@ -696,6 +696,24 @@ TEST(retiring_gives_up_only_what_cannot_be_recomputed) {
   finish(driver);
 }
 
+TEST(retiring_brings_back_first_what_others_were_made_from) {
+  // Each third tensor fits only if the two it is made from have left the arena before.
+  FakeDriver driver(small(100));
+  Tensor* source = driver.source(10);
+  for (int i = 0; i < 16; ++i) {
+    Tensor* a = one(driver, {source}, 30);
+    Tensor* b = one(driver, {source}, 30);
+    one(driver, {a, b}, 30);
+    evict_all(driver);
+  }
+  Tensor* exposed = driver.source(20);
+  driver.expose(*exposed);
+  CHECK_EQUAL(driver.retire(), 0u);
+  CHECK_EQUAL(driver.replays, 48u);  // each once
+  for (Tensor& tensor : driver.tensors()) driver.read(tensor);
+  finish(driver);
+}
+
 TEST(retiring_still_brings_back_what_was_made_from_something_lost) {
   // The first try at a fails and a is given up; the next, on the way to b, works.
   FakeDriver driver(small(300));

@@ -267,7 +267,7 @@ TEST(rules_1_to_8_hold_over_long_programs) {
     options.move = !random.chance(25);
     options.rescue = !random.chance(25);
     vary(options, random);
-    run_program(options, seed, 1500, totals);
+    run_program(options, seed, 1000, totals);
   }
   print("long", totals);
 }

@@ -400,6 +400,28 @@ def test_second_thread_that_was_started_inside_the_scope():
     same_in_budget(program, ratios=(0.7,), evictions=False)
 
 
+def test_threads_do_not_see_each_others_replays():
+    """A replay borrows the global random state; draws on another thread must not notice."""
+
+    def program():
+        draws = []
+
+        def draw():
+            generator = torch.Generator().manual_seed(5)
+            for _ in range(200):
+                draws.append(torch.randn(600, generator=generator).sum())
+
+        x = torch.randn(128, 128)
+        kept = [torch.nn.functional.dropout(x @ x, 0.5) for _ in range(20)]
+        thread = threading.Thread(target=draw)
+        thread.start()
+        total = sum((k.tanh() @ x).sum() for _ in range(5) for k in kept)
+        thread.join()
+        return torch.stack(draws), total
+
+    same_in_budget(program, ratios=(0.5,))
+
+
 def test_compiled_function_runs_eagerly_inside_the_scope():
     model = transformer()
     x = tokens()
