@@ -129,6 +129,8 @@ void Arena::link_after(Block* block, Block* fresh) {
 }
 
 void Arena::unlink(Block* block) {
+  if (marks_[0] == block) marks_[0] = block->prev ? block->prev : block->next;
+  if (marks_[1] == block) marks_[1] = block->next ? block->next : block->prev;
   (block->prev ? block->prev->next : first_) = block->next;
   (block->next ? block->next->prev : last_) = block->prev;
 }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -48,6 +49,10 @@ class Arena {
   void settle(Block* block, Storage* storage);
   void unsettle(Block* block);
 
+  // A place to remember for each side: some block, or null. It moves on when its block goes.
+  Block* mark(Side side) const { return marks_[static_cast<int>(side)]; }
+  void set_mark(Side side, Block* block) { marks_[static_cast<int>(side)] = block; }
+
   // Throws std::logic_error when the blocks do not tile the arena or two free ones touch.
   void check() const;
 
@@ -78,6 +83,7 @@ class Arena {
   RawTable raw_;
   Block* first_ = nullptr;
   Block* last_ = nullptr;
+  std::array<Block*, 2> marks_{};
 };
 
 }  // namespace coop

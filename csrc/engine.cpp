@@ -70,18 +70,7 @@ void Engine::enter(std::span<Storage* const> inputs) {
     input->last_access = now_;
     ready = ready && input->resident();
   }
-  if (!ready) {
-    for (Storage* input : inputs) ++input->pins;
-    try {
-      for (Storage* input : inputs) {
-        if (input->evicted()) bring_back(*input, lock);
-      }
-    } catch (...) {
-      for (Storage* input : inputs) --input->pins;
-      throw;
-    }
-    for (Storage* input : inputs) --input->pins;
-  }
+  if (!ready) bring_back(inputs, lock);
   for (Storage* input : inputs) lock_operand(*input);
 }
 
@@ -225,25 +214,21 @@ void Engine::settle(Storage& source, Lock& lock) {
   std::vector<Storage*> dependents;
   lineage_.held_dependents(source, dependents);
   if (dependents.empty()) return;
-  for (Storage* dependent : dependents) ++dependent->pins;
-  ++source.pins;
-  const auto unpin_all = [&] {
-    --source.pins;
+  for (Storage* dependent : dependents) ++dependent->wanted;  // stays a storage, even if it is let go meanwhile
+  const auto finish = [&] {
     for (Storage* dependent : dependents) {
-      --dependent->pins;
+      --dependent->wanted;
       lineage_.reconsider(*dependent);
     }
   };
   try {
-    for (Storage* dependent : dependents) {
-      if (dependent->evicted()) bring_back(*dependent, lock);
-    }
+    bring_back(dependents, lock);
   } catch (...) {
-    unpin_all();
+    finish();
     throw;
   }
   for (Storage* dependent : dependents) commit_resident(*dependent);
-  unpin_all();
+  finish();
   if (options_.checks) {
     dependents.clear();
     lineage_.held_dependents(source, dependents);
@@ -295,16 +280,7 @@ void Engine::commit_resident(Storage& storage) {
 void Engine::commit(Storage& storage) {
   Lock lock(mutex_);
   if (!storage.producer) return;
-  if (storage.evicted()) {
-    ++storage.pins;
-    try {
-      bring_back(storage, lock);
-    } catch (...) {
-      --storage.pins;
-      throw;
-    }
-    --storage.pins;
-  }
+  bring_back(storage, lock);
   commit_resident(storage);
 }
 
@@ -315,15 +291,9 @@ void Engine::materialise(Storage& storage) {
 
 void Engine::pin(Storage& storage) {
   Lock lock(mutex_);
-  ++storage.pins;
   storage.last_access = now_;
-  if (storage.resident()) return;
-  try {
-    bring_back(storage, lock);
-  } catch (...) {
-    --storage.pins;
-    throw;
-  }
+  bring_back(storage, lock);
+  ++storage.pins;
 }
 
 void Engine::unpin(Storage& storage) {
@@ -377,12 +347,11 @@ std::size_t Engine::retire(Bytes spare) {
     Storage* storage = *std::min_element(held_evicted_.begin(), held_evicted_.end(), [](auto* a, auto* b) {
       return std::pair(a->producer->depth, a->id) < std::pair(b->producer->depth, b->id);
     });
-    ++storage->pins;
     try {
       bring_back(*storage, lock);
-      --storage->pins;
+    } catch (const std::logic_error&) {
+      throw;  // a broken rule
     } catch (...) {
-      --storage->pins;
       if (spare) {
         arena_.extend(std::exchange(spare, 0));
         continue;
@@ -391,13 +360,14 @@ std::size_t Engine::retire(Bytes spare) {
       driver_.abandon(*storage);
       storage->held = false;  // it keeps its lineage: what was made from it may still come back
       storage->handle = nullptr;
+      storage->in_hand = true;
       outside.push_back(storage);
       ++lost;
     }
     evacuate_all();
   }
   for (Storage* storage : outside) {
-    storage->held = false;
+    storage->held = storage->in_hand = false;
     lineage_.reconsider(*storage);
   }
   lineage_.sweep(SIZE_MAX);

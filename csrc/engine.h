@@ -138,8 +138,9 @@ class Engine {
   Storage* bind_hidden(Bytes offset, Bytes bytes);
 
   // --- everything ----------------------------------------------------------------------------------------------------
-  // Packs what cannot leave at the low end and evicts the rest: the last resort before giving up on an op. No kernel
-  // may be running.
+  // No kernel may be running. Packs everything at the low end.
+  void pack();
+  // The last resort before giving up on an op: packs what cannot leave and evicts the rest.
   void compact();
   // The end: brings back whatever is held outside and moves it out of the arena, then drops the lineage. Returns how many
   // storages could not be brought back. What is exposed stays where it is. Pins end here.
@@ -172,11 +173,16 @@ class Engine {
   void commit_resident(Storage& storage);
   void settle(Storage& source, Lock& lock);
   void settle_if_cheap(Storage& source);
+  void pack_unlocked();
   void compact_unlocked();
   void evacuate(Storage& storage, std::vector<Storage*>& outside);
 
-  void bring_back(Storage& storage, Lock& lock);
-  void bring_back_leanly(Storage& storage, Lock& lock);
+  void bring_back(std::span<Storage* const> goals, Lock& lock);
+  void bring_back(Storage& storage, Lock& lock) {
+    Storage* const goal = &storage;
+    bring_back(std::span(&goal, 1), lock);
+  }
+  void evict_spare_inputs(Op& op);
   void replay(Op& op, Lock& lock);
   Block* target_of(Op& op);
 

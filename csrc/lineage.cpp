@@ -102,6 +102,7 @@ Op* Lineage::make_op(void* recipe, Seconds cost, std::span<Storage* const> input
     op->outputs()[i] = output;
     if (!output) continue;
     output->producer = op;
+    output->cost = cost;
     output->output = i;
     output->epoch = 0;
     op->output_bytes += output->bytes;
@@ -123,6 +124,7 @@ Storage* Lineage::split(Storage& storage) {
   old->uses = std::exchange(storage.uses, 0);
   for (Edge* edge = old->consumers; edge; edge = edge->next) edge->storage = old;
   old->producer = std::exchange(storage.producer, nullptr);
+  old->cost = storage.cost;
   old->output = storage.output;
   old->versions = storage.versions++;
   old->last_access = storage.last_access;
@@ -142,7 +144,7 @@ void Lineage::commit(Storage& storage) {
 }
 
 void Lineage::reconsider(Storage& storage) {
-  if (storage.held || storage.uses || storage.pins || storage.locks || storage.in_hand) return;
+  if (!storage.unused()) return;
   if (storage.evicted()) restored(storage);  // costs around it no longer contain it
   forget_(storage);
   commit(storage);
@@ -326,21 +328,43 @@ void Lineage::held_dependents(Storage& storage, std::vector<Storage*>& found) {
   }
 }
 
-void Lineage::missing(Storage& storage, std::vector<Op*>& order) {
+void Lineage::missing(std::span<Storage* const> goals, std::vector<Op*>& order) {
   ++stamp_;
-  std::vector<std::pair<Op*, std::uint32_t>> path{{storage.producer, 0}};
-  storage.producer->stamp = stamp_;
-  while (!path.empty()) {
-    auto& [op, at] = path.back();
-    if (at == op->inputs_count) {
-      order.push_back(op);
-      path.pop_back();
-      continue;
+  std::vector<std::pair<Op*, std::uint32_t>> path;
+  const auto descend = [&](const Storage& storage) {
+    if (storage.resident() || storage.producer->stamp == stamp_) return;
+    storage.producer->stamp = stamp_;
+    path.emplace_back(storage.producer, 0);
+  };
+  for (const Storage* goal : goals) {
+    descend(*goal);
+    while (!path.empty()) {
+      auto& [op, at] = path.back();
+      if (at < op->inputs_count) {
+        descend(*op->inputs()[at++].storage);
+      } else {
+        order.push_back(op);
+        path.pop_back();
+      }
     }
-    Storage* input = op->inputs()[at++].storage;
-    if (input->resident() || input->producer->stamp == stamp_) continue;
-    input->producer->stamp = stamp_;
-    path.emplace_back(input->producer, 0);
+  }
+}
+
+void Lineage::find_needs(std::span<Op* const> order) {
+  std::vector<std::pair<Bytes, Bytes>> absent;  // need, own bytes
+  for (Op* op : order) {
+    absent.clear();
+    for (std::uint32_t i = 0; i < op->inputs_count; ++i) {
+      const Storage* input = op->inputs()[i].storage;
+      if (input->evicted()) absent.emplace_back(input->producer->need, input->bytes);
+    }
+    std::sort(absent.begin(), absent.end(), std::greater<>());
+    Bytes kept = 0, most = 0;
+    for (const auto& [need, bytes] : absent) {
+      most = std::max(most, kept + need);
+      kept += bytes;
+    }
+    op->need = std::max(most, kept + op->output_bytes);
   }
 }
 
@@ -358,7 +382,7 @@ void Lineage::check(const Storage& storage) const {
   if (storage.producer && storage.producer->outputs()[storage.output] != &storage) fail("is not its producer's output");
   if (storage.evicted() && !storage.producer) fail("rule 2: is gone and cannot be brought back");
   if (storage.evicted() && storage.locks) fail("rule 3: is locked and not resident");
-  if (!storage.held && !storage.uses && !storage.pins && !storage.locks && !storage.in_hand) {
+  if (storage.unused()) {
     fail("should have been forgotten");
   }
 }

@@ -73,8 +73,11 @@ class Lineage {
   // Everything that outside holders could need the present value of this storage for: held, pinned or locked storages
   // that depend on it through storages that are none of these.
   void held_dependents(Storage& storage, std::vector<Storage*>& found);
-  // The ops that bring `storage` back, in an order in which they can run.
-  void missing(Storage& storage, std::vector<Op*>& order);
+  // The ops that bring these back, as far as they are absent, in an order in which they can run.
+  void missing(std::span<Storage* const> goals, std::vector<Op*>& order);
+  // The bytes that each of these has to have at once to run, absent inputs brought back one after the other (Sethi and
+  // Ullman's numbers, in bytes).
+  void find_needs(std::span<Op* const> order);
 
   std::size_t storages() const { return storages_.size(); }
   std::size_t ops() const { return ops_; }

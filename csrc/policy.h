@@ -16,8 +16,9 @@ namespace coop {
 // What a policy may look at.
 struct Scene {
   const Options& options;
-  const Arena& arena;
+  Arena& arena;
   Lineage& lineage;
+  Side side = Side::low;  // where the request would like to lie
   Seconds now = 0;
   Seconds staleness = 0;  // mean, of what was evictable in the last search: the horizon that prices a move
 };

@@ -1,8 +1,9 @@
 // Rematerialising: which ops, in which order, under which pins.
 //
-// First the whole missing subgraph is found, everything resident that it needs is pinned, and each op releases its inputs when
-// it has run (the paper's way: no input is evicted and recomputed twice). If that does not fit, a leaner walk holds on
-// to nothing but the operands of the op that runs, at the price of repeated work.
+// The walk is depth first, and of several absent inputs the one that takes the most room comes first. What it has brought
+// back for an op that still waits is pinned. Everything else that the missing ops will read is wanted: it leaves only when
+// nothing else can make room, and is brought back once more. So nothing is recomputed twice where memory allows, and
+// where it does not, the walk gets by with little.
 #include <algorithm>
 #include <stdexcept>
 #include <utility>
@@ -11,83 +12,110 @@
 
 namespace coop {
 
-void Engine::bring_back(Storage& storage, Lock& lock) {
-  std::vector<Op*> order;
-  lineage_.missing(storage, order);
-  for (Op* op : order) {
-    for (std::uint32_t i = 0; i < op->inputs_count; ++i) ++op->inputs()[i].storage->pins;
+namespace {
+
+Storage* storage_of(Storage* storage) { return storage; }
+Storage* storage_of(const Edge& edge) { return edge.storage; }
+
+// The one that takes the most room to bring back: the fewer others are kept meanwhile, the better.
+template <typename List>
+Storage* hungriest_absent(const List& list) {
+  Storage* found = nullptr;
+  for (const auto& item : list) {
+    Storage* storage = storage_of(item);
+    if (storage->evicted() && (!found || storage->producer->need > found->producer->need)) found = storage;
   }
-  std::size_t done = 0;
-  const auto release = [&](Op* op) {
-    // Unpinning the last reader of a storage may drop it, and with it the op that made it, but never this op: its
-    // output is pinned, held or read by an op that is still to run.
-    for (std::uint32_t i = 0; i < op->inputs_count; ++i) {
-      Storage* input = op->inputs()[i].storage;
-      --input->pins;
-      if (!options_.keep_dead && !input->held && input->uses && input->evictable()) {
-        release_block(*input);
-        lineage_.evicted(*input);
-      }
-    }
-  };
-  try {
-    while (done < order.size()) {
-      replay(*order[done], lock);
-      release(order[done++]);
-    }
-  } catch (const Shortage&) {
-    while (done < order.size()) release(order[done++]);
-    bring_back_leanly(storage, lock);
-  } catch (...) {
-    while (done < order.size()) release(order[done++]);
-    throw;
-  }
+  return found;
 }
 
-void Engine::bring_back_leanly(Storage& storage, Lock& lock) {
-  std::vector<Storage*> goals{&storage};
-  bool compacted = false;
-  std::size_t budget = 0;  // of replays, so that two storages that push each other out cannot go on for ever
-  {
-    std::vector<Op*> order;
-    lineage_.missing(storage, order);
-    budget = std::min<std::size_t>(64 + order.size() * order.size(), 100000);
-  }
-  while (!goals.empty()) {
-    Storage* goal = goals.back();
-    if (goal->resident()) {
-      goals.pop_back();
-      continue;
+}  // namespace
+
+// Afterwards all goals are resident, and stay so for as long as the lock is held.
+void Engine::bring_back(std::span<Storage* const> goals, Lock& lock) {
+  struct Frame {
+    Storage* goal;
+    std::size_t kept;  // what it holds on to lies behind this index
+  };
+  std::vector<Op*> order;
+  lineage_.missing(goals, order);
+  if (order.empty()) return;
+  lineage_.find_needs(order);
+  const auto want = [](Op* op, bool on) {
+    op->waiting = on;
+    for (std::uint32_t i = 0; i < op->inputs_count; ++i) op->inputs()[i].storage->wanted += on ? 1 : -1;
+  };
+  for (Op* op : order) want(op, true);
+  for (Storage* goal : goals) ++goal->wanted;
+  std::vector<Frame> frames;
+  std::vector<Storage*> kept;
+  const auto release_from = [&](std::size_t from) {
+    while (kept.size() > from) {
+      --kept.back()->pins;
+      kept.pop_back();
     }
-    Op* op = goal->producer;
-    Storage* absent = nullptr;
-    for (std::uint32_t i = 0; i < op->inputs_count && !absent; ++i) {
-      if (op->inputs()[i].storage->evicted()) absent = op->inputs()[i].storage;
+  };
+  const auto finish = [&] {
+    release_from(0);
+    for (Op* op : order) {
+      if (op->waiting) want(op, false);
     }
-    if (absent) {
-      goals.push_back(absent);
-      continue;
-    }
-    if (budget-- == 0) throw thrashing(arena_.round(goal->bytes));
-    for (std::uint32_t i = 0; i < op->inputs_count; ++i) ++op->inputs()[i].storage->pins;
-    const auto release = [&] {
-      for (std::uint32_t i = 0; i < op->inputs_count; ++i) --op->inputs()[i].storage->pins;
-    };
-    try {
-      replay(*op, lock);
-      compacted = false;
-    } catch (const Shortage&) {
-      if (compacted || !options_.rescue) {
-        release();
-        throw;
+    for (Storage* goal : goals) --goal->wanted;
+  };
+  int rescues = 0;
+  std::size_t replays = 64 + 8 * order.size();  // what is evicted on the way may be needed twice, and that must end
+  try {
+    for (;;) {
+      if (frames.empty()) {
+        Storage* goal = hungriest_absent(goals);
+        if (!goal) break;
+        frames.push_back({goal, kept.size()});
       }
-      compacted = true;
-      compact_unlocked();  // and once more
-    } catch (...) {
-      release();
-      throw;
+      const auto [goal, from] = frames.back();
+      if (goal->resident()) {
+        release_from(from);
+        frames.pop_back();
+        ++goal->pins;
+        kept.push_back(goal);
+        continue;
+      }
+      Op* op = goal->producer;
+      if (Storage* absent = hungriest_absent(std::span(op->inputs(), op->inputs_count))) {
+        frames.push_back({absent, kept.size()});
+        continue;
+      }
+      if (replays-- == 0) throw thrashing(arena_.round(goal->bytes));
+      release_from(from);
+      for (std::uint32_t i = 0; i < op->inputs_count; ++i) {
+        ++op->inputs()[i].storage->pins;
+        kept.push_back(op->inputs()[i].storage);
+      }
+      try {
+        replay(*op, lock);
+      } catch (const Shortage&) {
+        if (rescues == 2 || !options_.rescue) throw;
+        rescues++ == 0 ? pack_unlocked() : compact_unlocked();
+        release_from(from);
+        continue;  // and once more: an op in place may have used up its input
+      }
+      rescues = 0;
+      release_from(from);
+      if (op->waiting) want(op, false);
+      if (!options_.keep_dead) evict_spare_inputs(*op);
     }
-    release();
+  } catch (...) {
+    finish();
+    throw;
+  }
+  finish();
+}
+
+// Eager eviction.
+void Engine::evict_spare_inputs(Op& op) {
+  for (std::uint32_t i = 0; i < op.inputs_count; ++i) {
+    Storage* input = op.inputs()[i].storage;
+    if (!input->spare() || !input->uses || !input->evictable()) continue;
+    release_block(*input);
+    lineage_.evicted(*input);
   }
 }
 
@@ -156,7 +184,8 @@ Block* Engine::target_of(Op& op) {
     return block;
   }
   Storage& old = *op.inputs()[0].storage;
-  if (old.pins == 1 && old.locks == 0 && old.producer && old.block && !old.held) {
+  const bool others_wait = old.pins > 1 || old.wanted > (op.waiting ? 1 : 0);
+  if (!others_wait && old.locks == 0 && old.producer && old.block && !old.held) {
     Block* block = old.block;
     cached_ -= block->bytes;
     old.block = nullptr;

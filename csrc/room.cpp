@@ -22,7 +22,7 @@ class Watch {
 Block* Engine::make_room(Bytes bytes, Side side) {
   const Watch all;
   const Bytes needed = arena_.round(bytes);
-  Scene scene{options_, arena_, lineage_, now_, staleness_};
+  Scene scene{options_, arena_, lineage_, side, now_, staleness_};
   Block* block = nullptr;
   ++counts_.searches;
   while (!block) {
@@ -92,6 +92,19 @@ Block* Engine::slide(Storage& storage) {
   return hole;
 }
 
+void Engine::pack() {
+  const Lock lock(mutex_);
+  pack_unlocked();
+}
+
+void Engine::pack_unlocked() {
+  for (Block* block = arena_.first(); block; block = block->next) {
+    if (!block->storage || block->storage->locks) continue;
+    if (Block* below = block->prev; below && below->state == Block::State::free) slide(*block->storage);
+  }
+  check_at_event();
+}
+
 void Engine::compact() {
   const Lock lock(mutex_);
   compact_unlocked();
@@ -103,11 +116,7 @@ void Engine::compact_unlocked() {
     if (block->storage && block->storage->evictable()) leaving.push_back(block->storage);
   }
   for (Storage* storage : leaving) evict(*storage);
-  for (Block* block = arena_.first(); block; block = block->next) {
-    if (!block->storage || !block->storage->movable()) continue;
-    if (Block* below = block->prev; below && below->state == Block::State::free) slide(*block->storage);
-  }
-  check_at_event();
+  pack_unlocked();
 }
 
 Shortage Engine::shortage(Bytes needed) const {

@@ -9,7 +9,7 @@
 //   2. what the op overwrites is made safe to overwrite (rule 5)
 //   3. operands are brought back and locked (rule 3)
 //   4. arguments are written down, if the op is worth recording
-//   5. the kernel runs, nested ops unseen; if there is no room, everything is compacted and it runs once more
+//   5. the kernel runs, nested ops unseen; if there is no room, memory is packed, then emptied, and it runs once more
 //   6. results become storages, and the op is recorded
 #include "torch_hook.h"
 
@@ -259,13 +259,7 @@ class Call {
   }
 
   void enter() {
-    try {
-      engine_.enter(operands_.storages);
-    } catch (const Shortage&) {
-      if (!engine_.options().rescue) throw;
-      engine_.compact();
-      engine_.enter(operands_.storages);
-    }
+    engine_.enter(operands_.storages);
     for (c10::StorageImpl* impl : operands_.impls) Scope::ignore_pointer(impl);
   }
   void leave() {
@@ -435,23 +429,25 @@ class Call {
       }
       if (info_.random) before = random ? *random_ : RandomState::of(RandomState::global());
     }
-    try {
-      timed();
-    } catch (const Shortage&) {
-      if (!repeatable || stack_.size() != height) throw;
-      for (auto& [at, value] : saved_) stack_[at] = value;
-      if (before) before->restore(RandomState::global());
-      leave_for_compaction();
-      timed();
+    for (int tries = 0;; ++tries) {
+      try {
+        timed();
+        break;
+      } catch (const Shortage&) {
+        if (!repeatable || tries == 2 || stack_.size() != height) throw;
+        for (auto& [at, value] : saved_) stack_[at] = value;
+        if (before) before->restore(RandomState::global());
+        rescue(tries == 0 ? &Engine::pack : &Engine::compact);
+      }
     }
     saved_.clear();
   }
 
   // No kernel runs now: operands stay, but may be moved.
-  void leave_for_compaction() {
+  void rescue(void (Engine::*make_room)()) {
     for (Storage* storage : operands_.storages) engine_.pin(*storage);
     engine_.leave(operands_.storages);
-    engine_.compact();
+    (engine_.*make_room)();
     engine_.enter(operands_.storages);
     for (Storage* storage : operands_.storages) engine_.unpin(*storage);
     for (c10::StorageImpl* impl : operands_.impls) Scope::ignore_pointer(impl);
@@ -482,6 +478,14 @@ class Call {
     old_ = nullptr;
   }
 
+  // Results that are not worth evicting, or better not: PyTorch's own composite functions read lengths and batch sizes
+  // past all operators.
+  bool stays(const at::Tensor& result, const Storage& storage) const {
+    constexpr Bytes kIndexLimit = 16384;
+    return storage.bytes <= engine_.options().tiny ||
+           (storage.bytes <= kIndexLimit && c10::isIntegralType(result.scalar_type(), /*includeBool=*/false));
+  }
+
   void finish() {
     Storage* target = operands_.written.size() == 1 ? operands_.written[0] : nullptr;
     // A kernel may have given an out= argument a new storage.
@@ -507,10 +511,11 @@ class Call {
       if (!storage || storage->foreign) return;
       if (info_.unset) storage->unset = true;
       if (operands_.exotic) engine_.expose(*storage);  // may be part of something we cannot see into
+      all += storage->bytes;
+      if (stays(tensor, *storage)) return;
       outputs_.push_back(storage);
       places.push_back({static_cast<std::uint16_t>(index), static_cast<std::uint16_t>(element)});
       most = std::max(most, storage->bytes);
-      all += storage->bytes;
     });
     if (exotic_result) {
       for (std::size_t i = 0; i < operands_.storages.size(); ++i) {
@@ -523,7 +528,7 @@ class Call {
       const double density = cost / static_cast<double>(all);
       info_.density = info_.density > 0 ? 0.9 * info_.density + 0.1 * density : density;
     }
-    if (record_ && most > engine_.options().tiny) {
+    if (record_ && most > 0) {
       if (!late_.empty()) write_down(nullptr, late_);
       if (target) {
         if (!old_) old_ = engine_.split(*target);

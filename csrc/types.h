@@ -31,21 +31,22 @@ struct Storage;
 
 // A stretch of the arena. Free, raw (handed out, not yet known to be anybody's storage: a kernel's scratch, or an
 // output whose op has not finished), or holding one storage.
-struct Block {
+struct alignas(64) Block {
   enum class State : std::uint8_t { free, raw, used };
 
+  // What a search looks at comes first, in one line of the cache.
+  Block* next = nullptr;  // neighbours in address order
+  Block* prev = nullptr;
+  Storage* storage = nullptr;  // set when used
   Bytes offset = 0;
   Bytes bytes = 0;
-  Block* prev = nullptr;  // neighbours in address order
-  Block* next = nullptr;
-  Storage* storage = nullptr;  // set when used
+  State state = State::free;
 
   // Links of the tree of free blocks.
+  std::uint32_t priority = 0;
   Block* left = nullptr;
   Block* right = nullptr;
   Bytes largest = 0;  // in this subtree
-  std::uint32_t priority = 0;
-  State state = State::free;
 
   Bytes end() const { return offset + bytes; }
 };
@@ -59,37 +60,44 @@ struct Edge {
 };
 
 // The unit of eviction: bytes that one or more tensors view.
-struct Storage {
+struct alignas(64) Storage {
+  // What a search looks at comes first, in one line of the cache.
+  Op* producer = nullptr;    // null: a source
+  Block* block = nullptr;    // null: evicted (or foreign)
+  Seconds last_access = 0;   // on the engine's clock
+  Seconds cost = 0;          // of its producer
+  Seconds around = 0;        // cached: cost of what is evicted around it
+  std::uint64_t epoch = 0;   // `around` is valid if this equals the lineage's epoch
+  std::uint32_t pins = 0;    // must stay resident (but may be moved)
+  std::uint32_t locks = 0;   // a kernel, or somebody outside, knows its address: must stay where it is
+  std::uint32_t wanted = 0;  // by ops that wait to be run again
+  bool held = false;         // somebody outside the lineage refers to it
+  bool foreign = false;      // its bytes lie outside the arena: always resident, never moved
+  bool exposed = false;      // a pointer to it escaped: pinned for life, and others may write through it
+  bool tracked = false;      // the driver wants to be told when it is gone
+  bool charged = false;      // counted as an operand of the running op
+  bool unset = false;        // made by an op that leaves its bytes undefined
+  bool in_hand = false;      // the driver has just been given it, and will ask to reconsider it
+
   Bytes bytes = 0;
-  Block* block = nullptr;  // null: evicted (or foreign)
-  Op* producer = nullptr;  // null: a source
   Edge* consumers = nullptr;
   Engine* engine = nullptr;
-  void* handle = nullptr;   // the driver's; null when nobody outside holds the storage
-  Seconds last_access = 0;  // on the engine's clock
-  Seconds around = 0;       // cached: cost of what is evicted around it
+  void* handle = nullptr;  // the driver's; null when nobody outside holds the storage
   std::uint64_t id = 0;
-  std::uint64_t epoch = 0;      // `around` is valid if this equals the lineage's epoch
   std::uint64_t digest = 0;     // of the bytes, when evicted under checks
   std::uint64_t stamp = 0;      // visited mark
-  std::uint32_t pins = 0;       // must stay resident (but may be moved)
-  std::uint32_t locks = 0;      // a kernel, or somebody outside, knows its address: must stay where it is
   std::uint32_t uses = 0;       // length of the list of consumers
   std::uint32_t output = 0;     // which output of its producer
   std::uint32_t slot = 0;       // scratch of the driver
   std::uint32_t versions = 0;   // how often it was overwritten in place and renamed
   std::uint32_t component = 0;  // union-find node of an evicted storage; 0: none
-  bool held = false;            // somebody outside the lineage refers to it
-  bool foreign = false;         // its bytes lie outside the arena: always resident, never moved
-  bool exposed = false;         // a pointer to it escaped: pinned for life, and others may write through it
-  bool tracked = false;         // the driver wants to be told when it is gone
-  bool charged = false;         // counted as an operand of the running op
-  bool unset = false;           // made by an op that leaves its bytes undefined
-  bool in_hand = false;         // the driver has just been given it, and will ask to reconsider it
 
   bool source() const { return producer == nullptr; }
   bool resident() const { return block != nullptr || foreign; }
   bool evicted() const { return !resident(); }
+  bool unused() const { return !held && !uses && !pins && !locks && !wanted && !in_hand; }
+  // Free for the taking.
+  bool spare() const { return !held && wanted == 0; }
   bool evictable() const { return producer && block && pins == 0 && locks == 0; }
   bool movable() const { return block && locks == 0 && (pins > 0 || !producer); }
 };
@@ -107,12 +115,14 @@ struct Op {
   Seconds cost = 0;
   Bytes output_bytes = 0;
   Bytes target_bytes = 0;  // of the first output, which may be gone while others live; 0 unless in place
+  Bytes need = 0;          // to run it again, as last found
   std::uint32_t inputs_count = 0;
   std::uint32_t outputs_count = 0;
   std::uint32_t live_outputs = 0;  // outputs that still exist, resident or not
   std::uint32_t depth = 0;         // ops on the longest path from a source
   std::uint64_t stamp = 0;
   InPlace in_place = InPlace::no;
+  bool waiting = false;  // to be run again
 
   Edge* inputs() { return reinterpret_cast<Edge*>(this + 1); }
   const Edge* inputs() const { return reinterpret_cast<const Edge*>(this + 1); }
@@ -154,7 +164,7 @@ struct Options {
   bool evict = true;                   // off: no lineage, memory is only measured
   Bytes tiny = 512;                    // storages up to this size are never worth evicting
   std::uint32_t max_depth = 1u << 16;  // longer chains are cut by committing
-  std::uint32_t max_versions = 4;      // likewise chains of in-place versions
+  std::uint32_t max_versions = 8;      // likewise chains of in-place versions
   std::uint32_t exact_limit = 64;      // ops visited before union-find takes over
   double copy_bandwidth = 4e9;         // bytes per second, to price a move
   int checks = 0;                      // level of rule checks

@@ -172,13 +172,15 @@ class FakeDriver final : public Driver {
       Bytes all = 1;
       for (const Bytes bytes : recipe.outputs) all += bytes;
       engine_.expect(engine_.side_of(call.cost / static_cast<double>(all)));
-      try {
-        kernel(recipe, inputs, target, produced, call.fails);
-        if (call.during) call.during();
-      } catch (const Shortage&) {
-        if (target || !options.rescue) throw;
-        make_way(operands);
-        kernel(recipe, inputs, target, produced, call.fails);
+      for (int tries = 0;; ++tries) {
+        try {
+          kernel(recipe, inputs, target, produced, call.fails);
+          if (call.during) call.during();
+          break;
+        } catch (const Shortage&) {
+          if (target || tries == 2 || !options.rescue) throw;
+          make_way(operands, tries == 0 ? &Engine::pack : &Engine::compact);
+        }
       }
     } catch (const KernelError&) {
       prepared_.clear();
@@ -435,20 +437,14 @@ class FakeDriver final : public Driver {
 
   void enter(std::vector<Storage*>& operands) {
     CHECK(!forgotten_operand_);
-    try {
-      engine_.enter(operands);
-    } catch (const Shortage&) {
-      if (!engine_.options().rescue) throw;
-      engine_.compact();
-      engine_.enter(operands);
-    }
+    engine_.enter(operands);
     CHECK(!forgotten_operand_);
   }
   // No kernel runs: operands stay, but may be moved.
-  void make_way(std::vector<Storage*>& operands) {
+  void make_way(std::vector<Storage*>& operands, void (Engine::*make_room)()) {
     for (Storage* storage : operands) engine_.pin(*storage);
     engine_.leave(operands);
-    engine_.compact();
+    (engine_.*make_room)();
     engine_.enter(operands);
     for (Storage* storage : operands) engine_.unpin(*storage);
   }
