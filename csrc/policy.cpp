@@ -219,7 +219,7 @@ Run cheapest_window(Scene& scene, Bytes needed, bool may_move) {
       const Item& out = items[left];
       if (gain - out.gain < needed) {  // cannot shrink further: a minimal window
         const double value = value_of(cost, gain);
-        if (value < lowest) {
+        if (value < lowest || (value == lowest && scene.side == Side::high)) {
           lowest = value;
           promising = windows.size();
         }

@@ -653,6 +653,62 @@ TEST(compaction_packs_what_stays_at_the_low_end) {
   finish(driver);
 }
 
+TEST(packing_closes_the_gaps_and_evicts_nothing) {
+  FakeDriver driver(small(200));
+  std::vector<Tensor*> made, gaps;
+  Tensor* source = driver.source(10);
+  for (int i = 0; i < 4; ++i) {
+    gaps.push_back(driver.source(10));
+    made.push_back(one(driver, {source}, 20));
+  }
+  driver.pin(*made[1]);
+  Tensor* exposed = driver.source(10);
+  driver.expose(*exposed);
+  const Bytes wall = exposed->offset;
+  for (Tensor* gap : gaps) driver.let_go(*gap);
+  driver.engine().pack();
+  CHECK_EQUAL(driver.engine().stats().evictions, 0u);
+  CHECK_EQUAL(exposed->offset, wall);
+  for (int i = 0; i < 4; ++i) CHECK_EQUAL(made[static_cast<std::size_t>(i)]->offset, 10u + 20u * static_cast<Bytes>(i));
+  for (Tensor& tensor : driver.tensors()) driver.read(tensor);
+  finish(driver);
+}
+
+// Left and right of the last op each have to be recomputed from the source over a large intermediate. Whichever is
+// resident must be able to leave while the other comes back: together with it, the intermediate does not fit.
+TEST(operands_are_brought_back_one_after_the_other_and_those_that_take_the_most_room_first) {
+  Options options = small(100);
+  FakeDriver driver(options);
+  Tensor* source = driver.source(10);
+  Tensor* wide = one(driver, {source}, 50);
+  Tensor* left = one(driver, {wide}, 30);
+  driver.let_go(*wide);
+  Tensor* right = one(driver, {source}, 30);
+  evict_all(driver);
+  driver.read(*right);  // resident, and in the way: 10 + 30 + 50 + 30 > 100
+  Tensor* both = one(driver, {left, right}, 10);
+  driver.read(*both);
+  CHECK(!evicted(both));
+  finish(driver);
+}
+
+TEST(what_waiting_ops_will_read_leaves_only_when_nothing_else_can) {
+  FakeDriver driver(small(130));
+  Tensor* source = driver.source(10);
+  Tensor* shared = one(driver, {source}, 20, 100);  // dear: and read by both ops of the chain
+  Tensor* first = one(driver, {shared}, 20, 1);
+  Tensor* second = one(driver, {first, shared}, 20, 1);
+  driver.let_go(*shared);
+  driver.let_go(*first);
+  evict_all(driver);
+  Tensor* other = one(driver, {source}, 60, 1000);
+  const auto before = driver.replays;
+  driver.read(*second);  // 10 + 60 + 3 * 20 = 130: `other` need not leave, and `shared` is computed once
+  CHECK_EQUAL(driver.replays - before, 3u);
+  CHECK(!evicted(other));
+  finish(driver);
+}
+
 TEST(retiring_moves_everything_held_out_of_the_arena_with_its_bytes) {
   FakeDriver driver(small(100));
   Tensor* source = driver.source(10);

@@ -17,6 +17,7 @@ struct Item {
   Bytes bytes;
   Seconds cost = 1;
   Seconds last_access = 0;
+  Seconds around = 0;  // what is evicted around it, where the cost model asks
 };
 
 // An arena filled with the given blocks, in that order, with an alignment of one byte.
@@ -45,6 +46,10 @@ class Stage {
       arena_.settle(blocks[i], storage);
       if (item.kind != Kind::source)
         lineage_.make_op(nullptr, item.cost, {}, std::vector<Storage*>{storage}, InPlace::no);
+      if (options.cost == CostModel::exact) {
+        storage->around = item.around;
+        storage->epoch = 1;  // as if it had just been found
+      }
       storages_.push_back(storage);
     }
     arena_.check();
@@ -59,7 +64,8 @@ class Stage {
   Stage(const Stage&) = delete;
   Stage& operator=(const Stage&) = delete;
 
-  Run choose(Bytes needed) { return make_policy(options_)->choose(scene, needed); }
+  Policy& policy() { return *policy_; }
+  Run choose(Bytes needed) { return policy_->choose(scene, needed); }
   const Arena& arena() const { return arena_; }
 
  private:
@@ -71,6 +77,7 @@ class Stage {
   const Options options_;
   Arena arena_;
   Lineage lineage_;
+  const std::unique_ptr<Policy> policy_ = make_policy(options_);
   std::vector<Storage*> storages_;
 
  public:
@@ -145,6 +152,7 @@ std::vector<Item> random_items(check::Random& random) {
     Item item{Kind::held, random.between(1, 20), static_cast<Seconds>(random.between(1, 1000)) / 10,
               static_cast<Seconds>(random.below(100))};
     if (random.chance(5)) item.last_access = 100;  // used just now
+    if (random.chance(50)) item.around = static_cast<Seconds>(random.below(1000)) / 10;
     item.kind = what < 20   ? Kind::free
                 : what < 70 ? Kind::held
                 : what < 80 ? Kind::dead
@@ -195,6 +203,7 @@ TEST(the_window_is_the_cheapest_of_all_runs) {
       for (int round = 0; round < 4000; ++round) {
         const check::Context a("per_byte", per_byte), b("move", move), c("round", round);
         Options chosen = options();
+        chosen.cost = random.chance(50) ? CostModel::exact : CostModel::own;
         chosen.per_byte = per_byte;
         chosen.move = move;
         chosen.copy_bandwidth = random.chance(50) ? 1e9 : 1;  // moves are nearly free, or dear
@@ -218,6 +227,32 @@ TEST(the_window_is_the_cheapest_of_all_runs) {
       CHECK(found > 1000 && none > 100);
     }
   }
+}
+
+TEST(spare_storages_are_found_from_where_the_last_were_and_from_the_end_the_request_belongs_to) {
+  std::vector<Item> items;
+  for (int i = 0; i < 20; ++i) {
+    items.push_back({Kind::held, 4, 1, 90});
+    items.push_back({Kind::dead, 4});
+  }
+  Stage stage(options(), items);
+  Policy& policy = stage.policy();
+  const auto take = [&](Side side) {
+    stage.scene.side = side;
+    const Run run = policy.choose(stage.scene, 4);
+    CHECK_EQUAL(run.first, run.last);
+    CHECK(!run.first->storage->held);
+    run.first->storage->locks = 1;  // taken
+    return run.first->offset;
+  };
+  Bytes low = take(Side::low), high = take(Side::high);
+  for (int i = 0; i < 8; ++i) {
+    const Bytes next_low = take(Side::low), next_high = take(Side::high);
+    CHECK(next_low > low && next_high < high);
+    low = next_low;
+    high = next_high;
+  }
+  CHECK(low < high);
 }
 
 TEST(a_dear_block_that_passed_through_the_window_leaves_no_dust_in_its_sum) {
