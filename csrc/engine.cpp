@@ -127,7 +127,10 @@ void Engine::let_go(Storage& storage) {
   storage.held = false;
   storage.handle = nullptr;
   if (std::exchange(storage.exposed, false)) --storage.locks;
-  if (storage.evicted()) held_evicted_.erase(&storage);
+  if (storage.evicted()) {
+    held_evicted_.erase(&storage);
+    lineage_.unheld(storage);
+  }
   note(EventKind::die, &storage, storage.block ? storage.block->offset : 0, storage.bytes);
   if (storage.producer && storage.block) {
     cached_ += storage.block->bytes;
@@ -361,6 +364,7 @@ std::size_t Engine::retire(Bytes spare) {
       storage->held = false;  // it keeps its lineage: what was made from it may still come back
       storage->handle = nullptr;
       storage->in_hand = true;
+      lineage_.unheld(*storage);
       outside.push_back(storage);
       ++lost;
     }

@@ -162,7 +162,7 @@ class Engine {
   using Lock = std::unique_lock<SpinLock>;
 
   Block* make_room(Bytes bytes, Side side);
-  Block* clear(Run run);
+  Block* clear(Run run, bool wanted_too);
   Shortage shortage(Bytes needed) const;
   Shortage thrashing(Bytes needed) const;
   Block* evict(Storage& storage);
@@ -174,7 +174,7 @@ class Engine {
   void settle(Storage& source, Lock& lock);
   void settle_if_cheap(Storage& source);
   void pack_unlocked();
-  void compact_unlocked();
+  void compact_unlocked(bool wanted_too);
   void evacuate(Storage& storage, std::vector<Storage*>& outside);
 
   void bring_back(std::span<Storage* const> goals, Lock& lock);

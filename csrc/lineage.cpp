@@ -122,6 +122,7 @@ Storage* Lineage::split(Storage& storage) {
   Storage* old = make_storage(storage.bytes);
   old->consumers = std::exchange(storage.consumers, nullptr);
   old->uses = std::exchange(storage.uses, 0);
+  old->missed = std::exchange(storage.missed, 0);
   for (Edge* edge = old->consumers; edge; edge = edge->next) edge->storage = old;
   old->producer = std::exchange(storage.producer, nullptr);
   old->cost = storage.cost;
@@ -167,7 +168,31 @@ bool Lineage::sweep(std::size_t portion) {
   return dying_.empty();
 }
 
+// What an evicted storage was made from is missed by it, if somebody needs it: it is held, or missed itself.
+void Lineage::set_missing(Storage& storage, bool on) {
+  storage.missing = on;
+  stack_.assign(1, &storage);
+  while (!stack_.empty()) {
+    Op* op = stack_.back()->producer;
+    stack_.pop_back();
+    if (!op) continue;
+    for (std::uint32_t i = 0; i < op->inputs_count; ++i) {
+      Storage* input = op->inputs()[i].storage;
+      input->missed += on ? 1 : -1;
+      const bool needed = input->evicted() && (input->held || input->missed);
+      if (needed == input->missing) continue;
+      input->missing = needed;
+      stack_.push_back(input);
+    }
+  }
+}
+
+void Lineage::unheld(Storage& storage) {
+  if (storage.missing && !storage.missed) set_missing(storage, false);
+}
+
 void Lineage::evicted(Storage& storage) {
+  if (storage.held || storage.missed) set_missing(storage, true);
   if (options_.cost == CostModel::own) return;
   storage.component = components_.add(storage.producer ? storage.producer->cost : 0);
   if (Op* op = storage.producer) {
@@ -187,6 +212,7 @@ void Lineage::evicted(Storage& storage) {
 }
 
 void Lineage::restored(Storage& storage) {
+  if (storage.missing) set_missing(storage, false);
   if (!storage.component) return;
   components_.remove(std::exchange(storage.component, 0), storage.producer ? storage.producer->cost : 0);
   invalidate_around(storage);
@@ -379,6 +405,14 @@ void Lineage::check(const Storage& storage) const {
     ++uses;
   }
   if (uses != storage.uses) fail("counts its consumers wrongly");
+  std::uint32_t missed = 0;
+  for (const Edge* edge = storage.consumers; edge; edge = edge->next) {
+    for (std::uint32_t i = 0; i < edge->op->outputs_count; ++i) {
+      if (const Storage* output = edge->op->outputs()[i]; output && output->missing) ++missed;
+    }
+  }
+  if (missed != storage.missed) fail("counts wrongly who misses it");
+  if (storage.missing != (storage.evicted() && (storage.held || storage.missed))) fail("is missing or not, wrongly");
   if (storage.producer && storage.producer->outputs()[storage.output] != &storage) fail("is not its producer's output");
   if (storage.evicted() && !storage.producer) fail("rule 2: is gone and cannot be brought back");
   if (storage.evicted() && storage.locks) fail("rule 3: is locked and not resident");

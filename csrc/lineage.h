@@ -66,6 +66,8 @@ class Lineage {
   // Told by the engine when the bytes of a storage leave and come.
   void evicted(Storage& storage);
   void restored(Storage& storage);
+  // An evicted storage is no longer held.
+  void unheld(Storage& storage);
 
   // Cost of bringing the storage back if it were evicted now.
   Seconds projected_cost(Storage& storage);
@@ -88,6 +90,7 @@ class Lineage {
 
  private:
   void unlink(Edge& edge);
+  void set_missing(Storage& storage, bool on);
   bool around_exact(Storage& storage, Seconds& sum);
   Seconds around_union_find(Storage& storage);
   void invalidate_around(Storage& storage);

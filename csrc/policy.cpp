@@ -17,10 +17,19 @@ namespace {
 constexpr Seconds kShortest = 1e-9;  // below the cost of any op: keeps scores finite
 
 Seconds staleness(const Scene& scene, const Storage& storage) {
-  return storage.wanted ? kShortest : std::max(scene.now - storage.last_access, kShortest);
+  return std::max(scene.now - storage.last_access, kShortest);
 }
 
+bool may_leave(const Scene& scene, const Storage& storage) {
+  return storage.evictable() && (scene.wanted_too || !storage.wanted);
+}
+
+// Dearer than anything that nobody waits for; and the deeper, the dearer: where so much is missing, an activation is
+// recomputed from the layer below, but a gradient from the whole network.
+double score_of_wanted(const Storage& storage) { return (1.0 + storage.producer->depth) / kShortest; }
+
 double score(Scene& scene, Storage& storage) {
+  if (storage.wanted) return score_of_wanted(storage);
   if (storage.spare()) return 0;
   return scene.lineage.projected_cost(storage) / staleness(scene, storage);
 }
@@ -103,7 +112,7 @@ class Single final : public Policy {
     Block* best = nullptr;
     double least = std::numeric_limits<double>::infinity();
     for (Block* block = scene.arena.first(); block; block = block->next) {
-      if (!block->storage || !block->storage->evictable()) continue;
+      if (!block->storage || !may_leave(scene, *block->storage)) continue;
       const double value = Score::of(scene, *block);
       if (value < least || !best) {
         least = value;
@@ -131,9 +140,7 @@ struct Dte {
 };
 
 struct Lru {
-  static double of(Scene& scene, Block& block) {
-    return block.storage->spare() ? -1 : block.storage->wanted ? scene.now : block.storage->last_access;
-  }
+  static double of(Scene&, Block& block) { return block.storage->spare() ? -1 : block.storage->last_access; }
 };
 
 }  // namespace
@@ -177,17 +184,19 @@ Run cheapest_window(Scene& scene, Bytes needed, bool may_move) {
     if (block->state == Block::State::free) return true;
     Storage* storage = block->storage;
     if (!storage) return false;
-    if (storage->evictable()) {
+    if (may_leave(scene, *storage)) {
       const Seconds stale = staleness(scene, *storage);
       stale_sum += stale;
       ++stale_count;
-      if (!storage->spare()) {
+      if (storage->wanted) {
+        item.cost = score_of_wanted(*storage);
+      } else if (!storage->spare()) {
         item.cost = storage->cost / stale;
         item.priced = false;
       }
       return true;
     }
-    if (!may_move || !storage->movable()) return false;
+    if (!may_move || storage->locks) return false;
     item.cost = static_cast<double>(block->bytes) / scene.options.copy_bandwidth / horizon;
     item.gain = 0;
     return true;

@@ -20,7 +20,8 @@ struct Scene {
   Lineage& lineage;
   Side side = Side::low;  // where the request would like to lie
   Seconds now = 0;
-  Seconds staleness = 0;  // mean, of what was evictable in the last search: the horizon that prices a move
+  Seconds staleness = 0;    // mean, of what was evictable in the last search: the horizon that prices a move
+  bool wanted_too = false;  // what waiting ops will read may leave; else it can only be moved, like what is pinned
 };
 
 struct Run {

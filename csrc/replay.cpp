@@ -2,8 +2,9 @@
 //
 // The walk is depth first, and of several absent inputs the one that takes the most room comes first. What it has brought
 // back for an op that still waits is pinned. Everything else that the missing ops will read is wanted: it leaves only when
-// nothing else can make room, and is brought back once more. So nothing is recomputed twice where memory allows, and
-// where it does not, the walk gets by with little.
+// nothing else can make room, and is brought back once more. So nothing is recomputed twice where memory allows. Where
+// there is no room even so, memory is packed, then emptied, and in the end the walk holds on to nothing but the operands
+// of the op that runs.
 #include <algorithm>
 #include <stdexcept>
 #include <utility>
@@ -13,6 +14,8 @@
 namespace coop {
 
 namespace {
+
+constexpr Seconds kPatience = 1;  // with a recomputation that goes round in circles
 
 Storage* storage_of(Storage* storage) { return storage; }
 Storage* storage_of(const Edge& edge) { return edge.storage; }
@@ -61,8 +64,12 @@ void Engine::bring_back(std::span<Storage* const> goals, Lock& lock) {
     }
     for (Storage* goal : goals) --goal->wanted;
   };
+  bool holding_on = true;  // to what was brought back
   int rescues = 0;
-  std::size_t replays = 64 + 8 * order.size();  // what is evicted on the way may be needed twice, and that must end
+  // What is evicted on the way may be needed twice, and that must end.
+  const std::size_t many = 64 + 32 * order.size(), too_many = 64 + 4096 * order.size();
+  const Seconds start = now_;
+  std::size_t replays = 0;
   try {
     for (;;) {
       if (frames.empty()) {
@@ -74,8 +81,10 @@ void Engine::bring_back(std::span<Storage* const> goals, Lock& lock) {
       if (goal->resident()) {
         release_from(from);
         frames.pop_back();
-        ++goal->pins;
-        kept.push_back(goal);
+        if (holding_on) {
+          ++goal->pins;
+          kept.push_back(goal);
+        }
         continue;
       }
       Op* op = goal->producer;
@@ -83,7 +92,9 @@ void Engine::bring_back(std::span<Storage* const> goals, Lock& lock) {
         frames.push_back({absent, kept.size()});
         continue;
       }
-      if (replays-- == 0) throw thrashing(arena_.round(goal->bytes));
+      if (++replays > too_many || (replays > many && now_ - start > kPatience)) {
+        throw thrashing(arena_.round(goal->bytes));
+      }
       release_from(from);
       for (std::uint32_t i = 0; i < op->inputs_count; ++i) {
         ++op->inputs()[i].storage->pins;
@@ -92,10 +103,18 @@ void Engine::bring_back(std::span<Storage* const> goals, Lock& lock) {
       try {
         replay(*op, lock);
       } catch (const Shortage&) {
-        if (rescues == 2 || !options_.rescue) throw;
-        rescues++ == 0 ? pack_unlocked() : compact_unlocked();
-        release_from(from);
-        continue;  // and once more: an op in place may have used up its input
+        if (!options_.rescue || rescues == 3) throw;
+        switch (++rescues) {
+          case 1: pack_unlocked(); break;
+          case 2: compact_unlocked(false); break;
+          default:
+            holding_on = false;
+            release_from(0);
+            for (Frame& frame : frames) frame.kept = 0;
+            compact_unlocked(true);
+        }
+        release_from(frames.back().kept);
+        continue;  // and once more: an op in place may have used up its input, or it has left
       }
       rescues = 0;
       release_from(from);
@@ -113,7 +132,7 @@ void Engine::bring_back(std::span<Storage* const> goals, Lock& lock) {
 void Engine::evict_spare_inputs(Op& op) {
   for (std::uint32_t i = 0; i < op.inputs_count; ++i) {
     Storage* input = op.inputs()[i].storage;
-    if (!input->spare() || !input->uses || !input->evictable()) continue;
+    if (input->held || input->wanted || !input->uses || !input->evictable()) continue;
     release_block(*input);
     lineage_.evicted(*input);
   }

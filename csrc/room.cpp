@@ -29,8 +29,12 @@ Block* Engine::make_room(Bytes bytes, Side side) {
     const Watch search;
     Run run;
     if (needed <= arena_.capacity()) {
-      run = policy_->choose(scene, needed);
-      if (!run.first) run = cheapest_window(scene, needed, options_.rescue);
+      for (const bool wanted_too : {false, true}) {
+        scene.wanted_too = wanted_too;
+        run = policy_->choose(scene, needed);
+        if (!run.first) run = cheapest_window(scene, needed, options_.rescue);
+        if (run.first) break;
+      }
     }
     counts_.search_seconds += search.seconds();
     if (!run.first) {
@@ -38,7 +42,7 @@ Block* Engine::make_room(Bytes bytes, Side side) {
       room_seconds_ += all.seconds();
       throw shortage(needed);
     }
-    Block* hole = clear(run);
+    Block* hole = clear(run, scene.wanted_too);
     if (hole->bytes >= needed) block = arena_.take(hole, needed, side);
   }
   staleness_ = scene.staleness;
@@ -49,10 +53,13 @@ Block* Engine::make_room(Bytes bytes, Side side) {
 }
 
 // Empties a run of blocks: what is evictable leaves, what may only move slides to the low edge. Returns the hole.
-Block* Engine::clear(Run run) {
+Block* Engine::clear(Run run, bool wanted_too) {
   std::vector<Storage*> leaving, staying;
   for (Block* block = run.first;; block = block->next) {
-    if (Storage* storage = block->storage) (storage->evictable() ? leaving : staying).push_back(storage);
+    if (Storage* storage = block->storage) {
+      const bool leaves = storage->evictable() && (wanted_too || !storage->wanted);
+      (leaves ? leaving : staying).push_back(storage);
+    }
     if (block == run.last) break;
   }
   Block* hole = run.first;
@@ -107,13 +114,14 @@ void Engine::pack_unlocked() {
 
 void Engine::compact() {
   const Lock lock(mutex_);
-  compact_unlocked();
+  compact_unlocked(true);
 }
 
-void Engine::compact_unlocked() {
+void Engine::compact_unlocked(bool wanted_too) {
   std::vector<Storage*> leaving;
   for (Block* block = arena_.first(); block; block = block->next) {
-    if (block->storage && block->storage->evictable()) leaving.push_back(block->storage);
+    Storage* storage = block->storage;
+    if (storage && storage->evictable() && (wanted_too || !storage->wanted)) leaving.push_back(storage);
   }
   for (Storage* storage : leaving) evict(*storage);
   pack_unlocked();

@@ -71,12 +71,14 @@ struct alignas(64) Storage {
   std::uint32_t pins = 0;    // must stay resident (but may be moved)
   std::uint32_t locks = 0;   // a kernel, or somebody outside, knows its address: must stay where it is
   std::uint32_t wanted = 0;  // by ops that wait to be run again
+  std::uint32_t missed = 0;  // by evicted storages that somebody needs: their number
   bool held = false;         // somebody outside the lineage refers to it
   bool foreign = false;      // its bytes lie outside the arena: always resident, never moved
   bool exposed = false;      // a pointer to it escaped: pinned for life, and others may write through it
   bool tracked = false;      // the driver wants to be told when it is gone
   bool charged = false;      // counted as an operand of the running op
   bool unset = false;        // made by an op that leaves its bytes undefined
+  bool missing = false;      // evicted, and needed: held, or missed itself
   bool in_hand = false;      // the driver has just been given it, and will ask to reconsider it
 
   Bytes bytes = 0;
@@ -97,7 +99,7 @@ struct alignas(64) Storage {
   bool evicted() const { return !resident(); }
   bool unused() const { return !held && !uses && !pins && !locks && !wanted && !in_hand; }
   // Free for the taking.
-  bool spare() const { return !held && wanted == 0; }
+  bool spare() const { return !held && !wanted && !missed; }
   bool evictable() const { return producer && block && pins == 0 && locks == 0; }
   bool movable() const { return block && locks == 0 && (pins > 0 || !producer); }
 };

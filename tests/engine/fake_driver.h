@@ -537,14 +537,14 @@ class FakeDriver final : public Driver {
   Block* watched_allocate(Bytes bytes) {
     struct Place {
       Bytes offset, end;
-      bool free, evictable;
+      bool free, evictable, wanted;
       std::uint64_t id;
     };
     std::vector<Place> places;
     for (const Block* block = engine_.arena().first(); block; block = block->next) {
       const Storage* storage = block->storage;
       places.push_back({block->offset, block->end(), block->state == Block::State::free,
-                        storage && storage->evictable(), storage ? storage->id : 0});
+                        storage && storage->evictable(), storage && storage->wanted > 0, storage ? storage->id : 0});
     }
     engine_.take_events();
     Block* block = engine_.allocate(bytes);
@@ -558,7 +558,7 @@ class FakeDriver final : public Driver {
     };
     for (const Place& place : places) {
       if (is_in(evicted, place.id)) CHECK(place.evictable);
-      if (is_in(moved, place.id)) CHECK(!place.evictable && !is_in(evicted, place.id));
+      if (is_in(moved, place.id)) CHECK((!place.evictable || place.wanted) && !is_in(evicted, place.id));
     }
     const Options& options = engine_.options();
     if ((evicted.empty() && moved.empty()) || options.policy != PolicyKind::coop || !options.window) return block;

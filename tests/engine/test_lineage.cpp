@@ -56,6 +56,7 @@ class Graph {
   }
   void let_go(Storage* storage) {
     storage->held = false;
+    lineage.unheld(*storage);
     lineage.reconsider(*storage);
   }
 
