@@ -91,6 +91,10 @@ bool stores_gradient(const OpInfo& info) {
   return info.kind == OpInfo::Kind::overwrite && torch::autograd::get_current_graph_task_id() != -1;
 }
 
+// A backward pass that nobody will differentiate. Its results are not recorded: somebody waits for each of them, and
+// bringing one back would mean running most of the step again.
+bool in_plain_backward() { return !c10::GradMode::is_enabled() && torch::autograd::get_current_graph_task_id() != -1; }
+
 // What the op reads and writes. One for each thread, its memory used over and over.
 struct Operands {
   std::vector<Storage*> storages;  // distinct, locked while the op runs
@@ -274,8 +278,9 @@ class Call {
   void prepare() {
     const Options& options = engine_.options();
     Storage* target = operands_.written.size() == 1 ? operands_.written[0] : nullptr;
-    record_ = options.evict && info_.replayable && !stores_gradient(info_) && info_.returns > 0 && !operands_.exotic &&
-              !operands_.grows &&
+    const bool backward = in_plain_backward();
+    record_ = options.evict && info_.replayable && !backward && !stores_gradient(info_) && info_.returns > 0 &&
+              !operands_.exotic && !operands_.grows &&
               (operands_.written.empty() || (target && target->producer && target->versions < options.max_versions)) &&
               !engine_.too_deep(operands_.storages);
     if (!options.in_place) {
@@ -296,7 +301,8 @@ class Call {
         write_down(target, stack_);
       }
     }
-    engine_.expect(info_.factory ? Side::low : engine_.side_of(info_.density));
+    // What goes soon lies at the high end: gradients on their way, and what is cheap to bring back.
+    engine_.expect(backward ? Side::high : info_.factory ? Side::low : engine_.side_of(info_.density));
   }
 
   // Operands that others may write to are recorded as copies of what they are now.
