@@ -227,6 +227,7 @@ Seconds Lineage::projected_cost(Storage& storage) {
       storage.around = kTooMany;
     }
     storage.epoch = epoch_;
+    caching_ = true;
   }
   if (storage.around != kTooMany) return storage.producer->cost + storage.around;
   ++union_find_costs_;  // cheap, and not cached: a component changes at places that no short walk leads to
@@ -299,6 +300,7 @@ Seconds Lineage::around_union_find(Storage& storage) {
 
 // The storages whose cached cost contains this one are reached from it through evicted storages, up or down.
 void Lineage::invalidate_around(Storage& storage) {
+  if (!caching_) return;
   ++stamp_;
   storage.epoch = 0;
   std::uint32_t visited = 0;
@@ -309,6 +311,7 @@ void Lineage::invalidate_around(Storage& storage) {
       stack_.pop_back();
       if (++visited > options_.exact_limit) {
         ++epoch_;  // too many to name: all caches are void
+        caching_ = false;
         return;
       }
       const auto visit = [&](Storage* next) {

@@ -105,6 +105,7 @@ class Lineage {
   std::vector<std::uint32_t> roots_;
   std::uint64_t stamp_ = 0;
   std::uint64_t epoch_ = 1;
+  bool caching_ = false;  // a cost may be cached in this epoch
   std::uint64_t next_id_ = 1;
   std::size_t ops_ = 0;
   std::size_t exact_costs_ = 0;
