@@ -10,7 +10,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 demo test quick: export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint format bench build clean
+.PHONY: help demo test quick lint format bench results build clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -36,12 +36,15 @@ format: .venv/.dev ## puts style right where a tool can
 	$(BIN)/ruff format
 	$(BIN)/clang-format -i $(CPP)
 
-bench: .venv/.built .venv/.dev ## all benchmarks, with tables, pictures and JSON in results/
+bench: .venv/.built .venv/.dev ## all benchmarks, with tables, pictures and JSON in results/ (an hour)
 	@mkdir -p results
 	$(BIN)/python benchmarks/training.py --json results/training.json --plot results/training.png
 	$(BIN)/python benchmarks/overhead.py --json results/overhead.json
 	$(BIN)/python benchmarks/floor.py --json results/floor.json
 	$(BIN)/python benchmarks/scaling.py --json results/scaling.json
+
+results: .venv/.built .venv/.dev ## docs/results-training.md and its picture, out of docs/figures/*.json
+	$(BIN)/python benchmarks/results.py
 
 build: .venv/.built ## the virtual environment and the extension
 

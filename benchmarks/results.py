@@ -1,6 +1,6 @@
 """Makes docs/results-training.md out of the JSON that the other benchmarks write: the figures asked for beside the figures reached.
 
-    python benchmarks/results.py results/*.json --picture training.png
+    python benchmarks/results.py docs/figures/*.json
 
 No figure in that page is written by hand.
 """
@@ -38,7 +38,10 @@ class Page:
         self.data = {}
         for file in files:
             content = json.loads(file.read_text())
-            self.data[content["benchmark"]] = content
+            if content["benchmark"] in self.data:
+                self.data[content["benchmark"]]["rows"] += content["rows"]
+            else:
+                self.data[content["benchmark"]] = content
 
     def rows(self, benchmark: str, **match: Any) -> Rows:
         rows = self.data.get(benchmark, {}).get("rows", [])
@@ -94,10 +97,10 @@ class Page:
         at_checkpoint = []
         for row in self.rows("training", method="coop@checkpoint"):
             others = self.rows("training", method="checkpoint", model=row["model"], optimizer=row["optimizer"])
-            against = row["wall"] / others[0]["wall"] if row["wall"] and others and others[0]["wall"] else None
+            against = row["cpu"] / others[0]["cpu"] if row["cpu"] and others and others[0]["cpu"] else None
             at_checkpoint.append(row | {"against": against})
         add(
-            "at the memory of per-layer checkpoint: coop / checkpoint",
+            "at the memory of per-layer checkpoint: CPU time of coop / checkpoint",
             at_checkpoint,
             lambda r: r["against"],
             1.0,
@@ -105,7 +108,11 @@ class Page:
         )
         half = self.rows("training", method="coop@0.5")
         add(
-            "at half of the activations: time / eager", half, lambda r: r["wall"], lambda r: HALF.get(r["model"]), ".3f"
+            "at half of the activations: CPU time / eager",
+            half,
+            lambda r: r["cpu"],
+            lambda r: HALF.get(r["model"]),
+            ".3f",
         )
         add("at half: search / step time", half, lambda r: r["search"], 0.01, ".1%")
         add("at half: fragmentation", half, lambda r: r["fragmentation"], 0.03, ".1%")
@@ -250,14 +257,19 @@ class Page:
 
 def main() -> None:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("files", nargs="*", type=Path, help="JSON of the benchmarks (results/*.json)")
+    made.add_argument("files", nargs="*", type=Path, help="JSON of the benchmarks (docs/figures/*.json)")
     made.add_argument(
         "--output", type=Path, default=Path("docs/results-training.md"), help="(docs/results-training.md)"
     )
-    made.add_argument("--picture", default="", help="the plot of training.py, as seen from the page")
+    made.add_argument("--picture", default="figures/training.png", help="drawn here, as seen from the page")
     settings = made.parse_args()
+    page = Page(settings.files or sorted(Path("docs/figures").glob("*.json")))
+    if rows := page.rows("training"):
+        from training import Row, plot
+
+        plot(settings.output.parent / settings.picture, [Row(**row) for row in rows])
     settings.output.parent.mkdir(parents=True, exist_ok=True)
-    settings.output.write_text(Page(settings.files or sorted(Path("results").glob("*.json"))).text(settings.picture))
+    settings.output.write_text(page.text(settings.picture))
     print(f"written: {settings.output}")
 
 

@@ -108,6 +108,7 @@ Storage* Engine::bind(Bytes offset, Bytes bytes, void* handle) {
   storage->in_hand = !storage->held;
   storage->last_access = now_;
   sources_ += bytes;
+  if (handle) driver_.attach(*storage);  // under the lock: it may be moved as soon as that is open
   return storage;
 }
 

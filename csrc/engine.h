@@ -105,7 +105,7 @@ class Engine {
   void ran(Seconds cost);
 
   // --- storages ------------------------------------------------------------------------------------------------------
-  // The raw block at this offset becomes a storage: a source, until an op is recorded that makes it.
+  // The raw block at this offset becomes a storage, attached to its handle: a source, until an op is recorded that makes it.
   Storage* bind(Bytes offset, Bytes bytes, void* handle);
   // A storage outside the arena. It lives while ops read it.
   Storage* bind_foreign(Bytes bytes, void* handle);

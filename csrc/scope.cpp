@@ -12,6 +12,7 @@
 #include <mutex>
 #include <stdexcept>
 
+#include "out_of_budget.h"
 #include "torch_hook.h"
 
 namespace coop {
@@ -139,13 +140,7 @@ Storage* Scope::storage_of(c10::StorageImpl* impl) {
     if (storage->engine == engine_.get()) [[likely]]
       return storage;
   } else if (deleter == &release_raw && contains(pointer.get())) {
-    if (Storage* storage = engine_->bind(offset(pointer.get()), impl->nbytes(), impl)) {
-      void* data = pointer.get();
-      pointer.release_context();
-      impl->set_data_ptr_noswap(c10::DataPtr(data, storage, &release_storage, c10::kCPU));
-      watch_pointer(impl);
-      return storage;
-    }
+    if (Storage* storage = engine_->bind(offset(pointer.get()), impl->nbytes(), impl)) return storage;
   }
   if (impl->nbytes() == 0) return nullptr;
   {
@@ -225,7 +220,11 @@ void Scope::watch_pointer(c10::StorageImpl* impl) {
   impl->set_materializer([](c10::StorageImpl* touched) {
     if (Scope* scope = active()) {
       if (Storage* storage = scope->known_storage_of(touched); storage && !storage->foreign) {
-        scope->engine().expose(*storage);
+        try {
+          scope->engine().expose(*storage);
+        } catch (const Shortage& shortage) {
+          throw_out_of_budget(shortage, "a pointer to a tensor");
+        }
       }
     }
   });

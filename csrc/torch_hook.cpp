@@ -221,6 +221,7 @@ class Call {
     try {
       prepare();
       kernel();
+      finish();
     } catch (...) {
       overwritten();  // whatever the kernel got done
       late_.clear();
@@ -230,7 +231,6 @@ class Call {
       scope_.empty_trash();
       rethrow();
     }
-    finish();
   }
 
  private:

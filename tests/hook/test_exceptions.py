@@ -195,3 +195,18 @@ def test_out_of_budget_in_backward_and_in_the_optimizer_step():
             assert torch.ones(64, 64).add(1).sum().item() == 2 * 64 * 64
             memory.check()
     assert places >= {"step"} or places >= {"backward"}, places
+
+
+def test_out_of_budget_where_a_result_cannot_be_seen_into():
+    """What a quantised tensor may share is exposed after the kernel has run; that can find no room either."""
+    with coop.budget("4MiB", checks=1) as memory:
+        a = torch.randn(256, 1024)
+        made = [a * i for i in range(6)]
+        assert memory.stats().evictions > 0
+        with pytest.raises(coop.OutOfBudget, match="quantize_per_tensor"):
+            torch.quantize_per_tensor(a, 0.1, 0, torch.qint8)
+        memory.check()
+        assert torch.equal(made[3], a * 3)
+        del made
+        assert torch.quantize_per_tensor(a, 0.1, 0, torch.qint8).int_repr().shape == a.shape
+        memory.check()
