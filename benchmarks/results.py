@@ -243,7 +243,7 @@ class Page:
         sections = {
             "training": "Time against memory, ratios to eager",
             "overhead": "Overhead",
-            "floor": "Limits",
+            "floor": "Limits (the floor: sources, gradients on their way, and the largest op)",
             "scaling": "Scaling",
         }
         for name, title in sections.items():

@@ -149,7 +149,7 @@ class Memory:
         return moved
 
     def pin(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Brings the tensor back and keeps it resident until `unpin`. Counted: pin twice, unpin twice."""
+        """Brings the tensor back and keeps it resident until `unpin` or the scope's end. Counted: pin twice, unpin twice."""
         self._require_open()
         _C.pin(tensor)
         return tensor
