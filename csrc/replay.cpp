@@ -67,7 +67,7 @@ void Engine::bring_back(std::span<Storage* const> goals, Lock& lock) {
   bool holding_on = true;  // to what was brought back
   int rescues = 0;
   // What is evicted on the way may be needed twice, and that must end.
-  const std::size_t many = 64 + 32 * order.size(), too_many = 64 + 4096 * order.size();
+  const std::size_t many = 64 + 32 * order.size(), too_many = 64 + 256 * order.size();
   const Seconds start = now_;
   std::size_t replays = 0;
   try {
