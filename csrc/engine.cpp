@@ -137,10 +137,7 @@ void Engine::let_go(Storage& storage) {
     cached_ += storage.block->bytes;
     // While nothing is evicted, nothing will be recomputed soon, and memory that is warm in the caches is used again.
     const bool keep = options_.keep_dead && !held_evicted_.empty();
-    if (!keep && storage.uses && storage.evictable()) {  // eager eviction
-      release_block(storage);
-      lineage_.evicted(storage);
-    }
+    if (!keep) evict_eagerly(storage);
   }
   if (storage.source() && storage.uses && storage.block) let_go_sources_.push_back(&storage);
   lineage_.reconsider(storage);
@@ -218,21 +215,17 @@ void Engine::settle(Storage& source, Lock& lock) {
   std::vector<Storage*> dependents;
   lineage_.held_dependents(source, dependents);
   if (dependents.empty()) return;
-  for (Storage* dependent : dependents) ++dependent->wanted;  // stays a storage, even if it is let go meanwhile
-  const auto finish = [&] {
-    for (Storage* dependent : dependents) {
-      --dependent->wanted;
-      lineage_.reconsider(*dependent);
-    }
+  const auto reconsider_all = [&] {  // some may have been let go meanwhile
+    for (Storage* dependent : dependents) lineage_.reconsider(*dependent);
   };
   try {
     bring_back(dependents, lock);
   } catch (...) {
-    finish();
+    reconsider_all();
     throw;
   }
   for (Storage* dependent : dependents) commit_resident(*dependent);
-  finish();
+  reconsider_all();
   if (options_.checks) {
     dependents.clear();
     lineage_.held_dependents(source, dependents);

@@ -166,6 +166,7 @@ class Engine {
   Shortage shortage(Bytes needed) const;
   Shortage thrashing(Bytes needed) const;
   Block* evict(Storage& storage);
+  void evict_eagerly(Storage& storage);
   Block* slide(Storage& storage);
   void place(Storage& storage, Block* block);
   Block* release_block(Storage& storage);
@@ -182,7 +183,6 @@ class Engine {
     Storage* const goal = &storage;
     bring_back(std::span(&goal, 1), lock);
   }
-  void evict_spare_inputs(Op& op);
   void replay(Op& op, Lock& lock);
   Block* target_of(Op& op);
 

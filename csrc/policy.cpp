@@ -20,10 +20,6 @@ Seconds staleness(const Scene& scene, const Storage& storage) {
   return std::max(scene.now - storage.last_access, kShortest);
 }
 
-bool may_leave(const Scene& scene, const Storage& storage) {
-  return storage.evictable() && (scene.wanted_too || !storage.wanted);
-}
-
 // Dearer than anything that nobody waits for; and the deeper, the dearer: where so much is missing, an activation is
 // recomputed from the layer below, but a gradient from the whole network.
 double score_of_wanted(const Storage& storage) { return (1.0 + storage.producer->depth) / kShortest; }
@@ -112,7 +108,7 @@ class Single final : public Policy {
     Block* best = nullptr;
     double least = std::numeric_limits<double>::infinity();
     for (Block* block = scene.arena.first(); block; block = block->next) {
-      if (!block->storage || !may_leave(scene, *block->storage)) continue;
+      if (!block->storage || !block->storage->evictable(scene.wanted_too)) continue;
       const double value = Score::of(scene, *block);
       if (value < least || !best) {
         least = value;
@@ -184,7 +180,7 @@ Run cheapest_window(Scene& scene, Bytes needed, bool may_move) {
     if (block->state == Block::State::free) return true;
     Storage* storage = block->storage;
     if (!storage) return false;
-    if (may_leave(scene, *storage)) {
+    if (storage->evictable(scene.wanted_too)) {
       const Seconds stale = staleness(scene, *storage);
       stale_sum += stale;
       ++stale_count;
@@ -275,7 +271,7 @@ Bytes largest_run(const Arena& arena, bool may_move) {
     if (block->state == Block::State::free || (storage && storage->evictable())) {
       run += block->bytes;
       most = std::max(most, run);
-    } else if (!may_move || !storage || !storage->movable()) {
+    } else if (!may_move || !storage || storage->locks) {
       run = 0;
     }
   }

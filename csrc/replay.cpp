@@ -33,7 +33,8 @@ Storage* hungriest_absent(const List& list) {
 
 }  // namespace
 
-// Afterwards all goals are resident, and stay so for as long as the lock is held.
+// Afterwards all goals are resident, and stay so for as long as the lock is held. They stay storages meanwhile, even if
+// they are let go: it is the caller who reconsiders them.
 void Engine::bring_back(std::span<Storage* const> goals, Lock& lock) {
   struct Frame {
     Storage* goal;
@@ -119,23 +120,17 @@ void Engine::bring_back(std::span<Storage* const> goals, Lock& lock) {
       rescues = 0;
       release_from(from);
       if (op->waiting) want(op, false);
-      if (!options_.keep_dead) evict_spare_inputs(*op);
+      if (options_.keep_dead) continue;
+      for (std::uint32_t i = 0; i < op->inputs_count; ++i) {
+        Storage* input = op->inputs()[i].storage;
+        if (!input->held && !input->wanted) evict_eagerly(*input);
+      }
     }
   } catch (...) {
     finish();
     throw;
   }
   finish();
-}
-
-// Eager eviction.
-void Engine::evict_spare_inputs(Op& op) {
-  for (std::uint32_t i = 0; i < op.inputs_count; ++i) {
-    Storage* input = op.inputs()[i].storage;
-    if (input->held || input->wanted || !input->uses || !input->evictable()) continue;
-    release_block(*input);
-    lineage_.evicted(*input);
-  }
 }
 
 // Inputs are resident, and pinned once by the caller.

@@ -56,10 +56,7 @@ Block* Engine::make_room(Bytes bytes, Side side) {
 Block* Engine::clear(Run run, bool wanted_too) {
   std::vector<Storage*> leaving, staying;
   for (Block* block = run.first;; block = block->next) {
-    if (Storage* storage = block->storage) {
-      const bool leaves = storage->evictable() && (wanted_too || !storage->wanted);
-      (leaves ? leaving : staying).push_back(storage);
-    }
+    if (Storage* storage = block->storage) (storage->evictable(wanted_too) ? leaving : staying).push_back(storage);
     if (block == run.last) break;
   }
   Block* hole = run.first;
@@ -83,6 +80,13 @@ Block* Engine::evict(Storage& storage) {
   Block* hole = release_block(storage);
   lineage_.evicted(storage);
   return hole;
+}
+
+// A storage that nobody holds, but ops read: without keep_dead, and while nothing else is evicted.
+void Engine::evict_eagerly(Storage& storage) {
+  if (!storage.uses || !storage.evictable()) return;
+  release_block(storage);
+  lineage_.evicted(storage);
 }
 
 Block* Engine::slide(Storage& storage) {
@@ -121,7 +125,7 @@ void Engine::compact_unlocked(bool wanted_too) {
   std::vector<Storage*> leaving;
   for (Block* block = arena_.first(); block; block = block->next) {
     Storage* storage = block->storage;
-    if (storage && storage->evictable() && (wanted_too || !storage->wanted)) leaving.push_back(storage);
+    if (storage && storage->evictable(wanted_too)) leaving.push_back(storage);
   }
   for (Storage* storage : leaving) evict(*storage);
   pack_unlocked();

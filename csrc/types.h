@@ -66,8 +66,6 @@ struct alignas(64) Storage {
   Block* block = nullptr;    // null: evicted (or foreign)
   Seconds last_access = 0;   // on the engine's clock
   Seconds cost = 0;          // of its producer
-  Seconds around = 0;        // cached: cost of what is evicted around it
-  std::uint64_t epoch = 0;   // `around` is valid if this equals the lineage's epoch
   std::uint32_t pins = 0;    // must stay resident (but may be moved)
   std::uint32_t locks = 0;   // a kernel, or somebody outside, knows its address: must stay where it is
   std::uint32_t wanted = 0;  // by ops that wait to be run again
@@ -86,6 +84,8 @@ struct alignas(64) Storage {
   Engine* engine = nullptr;
   void* handle = nullptr;  // the driver's; null when nobody outside holds the storage
   std::uint64_t id = 0;
+  Seconds around = 0;           // cached: cost of what is evicted around it
+  std::uint64_t epoch = 0;      // `around` is valid if this equals the lineage's epoch
   std::uint64_t digest = 0;     // of the bytes, when evicted under checks
   std::uint64_t stamp = 0;      // visited mark
   std::uint32_t uses = 0;       // length of the list of consumers
@@ -101,7 +101,8 @@ struct alignas(64) Storage {
   // Free for the taking.
   bool spare() const { return !held && !wanted && !missed; }
   bool evictable() const { return producer && block && pins == 0 && locks == 0; }
-  bool movable() const { return block && locks == 0 && (pins > 0 || !producer); }
+  // The same, for a request that what waiting ops will read leaves for as well, or not.
+  bool evictable(bool wanted_too) const { return evictable() && (wanted_too || !wanted); }
 };
 
 // How an op makes its first output.
