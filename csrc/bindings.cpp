@@ -205,9 +205,8 @@ PYBIND11_MODULE(_C, module) {
   module.def("check", [] { open_scope().engine().check(); });
   module.def("adopt", [](const at::Tensor& tensor) {
     Scope& scope = open_scope();
-    c10::StorageImpl* impl = storage_of(tensor);
     Bytes moved = 0;
-    if (impl) without_gil("adopt", [&] { moved = scope.adopt(impl); });
+    if (storage_of(tensor)) without_gil("adopt", [&] { moved = scope.adopt(tensor); });
     return moved;
   });
   module.def("pin", [](const at::Tensor& t) { with_storage(t, "pin", &Engine::pin); });

@@ -127,7 +127,7 @@ void Engine::let_go(Storage& storage) {
   const Lock lock(mutex_);
   storage.held = false;
   storage.handle = nullptr;
-  if (std::exchange(storage.exposed, false)) --storage.locks;
+  set_free(storage);
   if (storage.evicted()) {
     held_evicted_.erase(&storage);
     lineage_.unheld(storage);
@@ -306,7 +306,34 @@ void Engine::expose(Storage& storage) {
   Lock lock(mutex_);
   settle(storage, lock);  // others may write to it from now on: rule 5
   storage.exposed = true;
-  ++storage.locks;
+  hold_in_place(storage);
+}
+
+void Engine::fix(Storage& storage) {
+  const Lock lock(mutex_);
+  if (!storage.source() || !storage.block || storage.fixed) return;
+  if (Block* lower = storage.locks ? nullptr : arena_.allocate(storage.bytes, Side::low)) {
+    Block* before = storage.block;
+    if (lower->offset < before->offset) {
+      arena_.settle(lower, &storage);
+      storage.block = lower;
+      moved(storage, before->offset);
+      arena_.release(before);
+    } else {
+      arena_.release(lower);
+    }
+  }
+  hold_in_place(storage);
+  check_at_event();
+}
+
+void Engine::hold_in_place(Storage& storage) {
+  if (!std::exchange(storage.fixed, true)) ++storage.locks;
+}
+
+void Engine::set_free(Storage& storage) {
+  storage.exposed = false;
+  if (std::exchange(storage.fixed, false)) --storage.locks;
 }
 
 // --- everything --------------------------------------------------------------------------------------------------------
@@ -314,6 +341,7 @@ void Engine::expose(Storage& storage) {
 void Engine::evacuate(Storage& storage, std::vector<Storage*>& outside) {
   driver_.evacuate(storage);
   commit_resident(storage);
+  set_free(storage);
   release_block(storage);
   storage.foreign = true;
   outside.push_back(&storage);

@@ -134,6 +134,9 @@ class Engine {
   void unpin(Storage& storage);
   // A pointer escapes: resident, committed, and never moved again while it lives. What was made from it is committed too.
   void expose(Storage& storage);
+  // Somebody may keep a pointer to this source: it is never moved again while it lives. Before that it moves out of the
+  // way, to the low end.
+  void fix(Storage& storage);
   // A source that only the lineage refers to.
   Storage* bind_hidden(Bytes offset, Bytes bytes);
 
@@ -168,6 +171,9 @@ class Engine {
   Block* evict(Storage& storage);
   void evict_eagerly(Storage& storage);
   Block* slide(Storage& storage);
+  void moved(Storage& storage, Bytes from);
+  void hold_in_place(Storage& storage);
+  void set_free(Storage& storage);
   void place(Storage& storage, Block* block);
   Block* release_block(Storage& storage);
   void forget(Storage& storage);

@@ -90,17 +90,20 @@ void Engine::evict_eagerly(Storage& storage) {
 }
 
 Block* Engine::slide(Storage& storage) {
+  const Bytes from = storage.block->offset;
+  Block* hole = arena_.slide_down(storage.block);
+  moved(storage, from);
+  return hole;
+}
+
+void Engine::moved(Storage& storage, Bytes from) {
   const Watch watch;
-  Block* block = storage.block;
-  const Bytes from = block->offset;
-  Block* hole = arena_.slide_down(block);
-  driver_.copy(block->offset, from, storage.bytes);
+  driver_.copy(storage.block->offset, from, storage.bytes);
   if (storage.held) driver_.attach(storage);
   ++counts_.moves;
   counts_.moved_bytes += storage.bytes;
   counts_.move_seconds += watch.seconds();
-  note(EventKind::move, &storage, block->offset, storage.bytes);
-  return hole;
+  note(EventKind::move, &storage, storage.block->offset, storage.bytes);
 }
 
 void Engine::pack() {
@@ -143,7 +146,7 @@ Shortage Engine::shortage(Bytes needed) const {
     if (block->state == Block::State::free || (storage && storage->evictable())) continue;
     fixed += block->bytes;
     (!storage            ? shortage.scratch
-     : storage->exposed  ? shortage.exposed
+     : storage->fixed    ? shortage.exposed
      : storage->locks    ? shortage.locked
      : storage->source() ? shortage.sources
                          : shortage.pinned) += block->bytes;

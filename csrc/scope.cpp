@@ -166,7 +166,8 @@ bool Scope::shared_outside(const Storage& storage) {
   return deleter != &release_raw && deleter != &release_storage && deleter != system_allocator().raw_deleter();
 }
 
-Bytes Scope::adopt(c10::StorageImpl* impl) {
+Bytes Scope::adopt(const at::Tensor& tensor) {
+  c10::StorageImpl* impl = tensor.storage().unsafeGetStorageImpl();
   Storage* storage = storage_of(impl);
   if (!storage || !storage->foreign) return 0;
   if (shared_outside(*storage) || !impl->resizable()) {
@@ -188,8 +189,14 @@ Bytes Scope::adopt(c10::StorageImpl* impl) {
   engine_->unpin(*storage);  // forgets it: nothing reads the foreign storage any more
   impl->set_data_ptr_noswap(c10::DataPtr(to, to, &release_raw, c10::kCPU));
   impl->set_allocator(c10::GetAllocator(c10::kCPU));
-  storage_of(impl);
+  storage = storage_of(impl);
+  if (read_past_operators(tensor)) engine_->fix(*storage);
   return bytes;
+}
+
+bool Scope::read_past_operators(const at::Tensor& tensor) {
+  constexpr Bytes kMost = 16384;
+  return c10::isIntegralType(tensor.scalar_type(), /*includeBool=*/false) && tensor.storage().nbytes() <= kMost;
 }
 
 Storage* Scope::snapshot(Storage& storage) {

@@ -47,8 +47,11 @@ class Scope final : public Driver {
   const void* data(const Storage& storage) const;
   // Others may write to its bytes without our knowledge.
   static bool shared_outside(const Storage& storage);
-  // Copies a foreign storage into the arena, unless its memory belongs to somebody else. Returns the bytes moved.
-  Bytes adopt(c10::StorageImpl* impl);
+  // Copies the storage of a foreign tensor into the arena, unless its memory belongs to somebody else. Returns the bytes moved.
+  Bytes adopt(const at::Tensor& tensor);
+  // PyTorch's own composite functions take pointers to lengths and batch sizes, and hold on to them while they call
+  // operators. Such pointers go unnoticed, for they are only read: small tensors of integers stay where they are.
+  static bool read_past_operators(const at::Tensor& tensor);
   // A source with the present bytes of one that others may write to; the same one as long as the bytes are the same.
   Storage* snapshot(Storage& storage);
   // Takes a pointer access outside of any op into account: the storage is resident and stays where it is.

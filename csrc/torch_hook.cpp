@@ -484,12 +484,11 @@ class Call {
     old_ = nullptr;
   }
 
-  // Results that are not worth evicting, or better not: PyTorch's own composite functions read lengths and batch sizes
-  // past all operators.
-  bool stays(const at::Tensor& result, const Storage& storage) const {
-    constexpr Bytes kIndexLimit = 16384;
-    return storage.bytes <= engine_.options().tiny ||
-           (storage.bytes <= kIndexLimit && c10::isIntegralType(result.scalar_type(), /*includeBool=*/false));
+  // Results that are not worth evicting, or better not.
+  bool stays(const at::Tensor& result, Storage& storage) {
+    const bool index = Scope::read_past_operators(result);
+    if (index) engine_.fix(storage);
+    return index || storage.bytes <= engine_.options().tiny;
   }
 
   void finish() {

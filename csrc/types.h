@@ -72,7 +72,8 @@ struct alignas(64) Storage {
   std::uint32_t missed = 0;  // by evicted storages that somebody needs: their number
   bool held = false;         // somebody outside the lineage refers to it
   bool foreign = false;      // its bytes lie outside the arena: always resident, never moved
-  bool exposed = false;      // a pointer to it escaped: pinned for life, and others may write through it
+  bool fixed = false;        // locked for life: somebody may read it past all ops
+  bool exposed = false;      // fixed, and others may write to it
   bool tracked = false;      // the driver wants to be told when it is gone
   bool charged = false;      // counted as an operand of the running op
   bool unset = false;        // made by an op that leaves its bytes undefined

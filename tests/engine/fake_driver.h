@@ -285,6 +285,7 @@ class FakeDriver final : public Driver {
     engine_.expose(*tensor.storage);
     tensor.exposed = true;
   }
+  void fix(Tensor& tensor) { engine_.fix(*tensor.storage); }
   // Somebody writes through an escaped pointer.
   void write_behind(Tensor& tensor) {
     fill(tensor.expected);
