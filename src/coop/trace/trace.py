@@ -1,0 +1,171 @@
+"""The trace: what one step did, as the simulator and the planners see it.
+
+A trace is a list of instructions over tensors, numbered in the order in which they appear.
+
+    Source(tensor, bytes)     a tensor enters that nothing in the trace computes: a parameter, a moment, a batch
+    Op(...)                   one leaf operator call
+    Hold(tensor)              somebody outside takes one more reference
+    Release(tensor)           somebody outside gives one back
+
+Every tensor begins with one reference outside. A tensor is a view of a storage, the unit of eviction: a source and a
+fresh output bring their own, a view shares that of the input it is a view of, and so does the new version of an input
+that an op writes to. A storage is held while one of its tensors is.
+
+Times are whole nanoseconds and sizes whole bytes, so that a trace survives a file, and sums do not depend on their
+order.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+PHASES = ("forward", "backward", "optimizer")
+KINDS = ("parameter", "buffer", "state", "gradient", "data", "")
+FRESH = -1
+
+
+class TraceError(ValueError):
+    """A trace, or a file that should hold one, is not right. The text says where."""
+
+
+@dataclass(slots=True, frozen=True)
+class Source:
+    tensor: int
+    bytes: int
+    kind: str = ""
+    carries: int | None = None
+    """In the following step, this source is what that tensor was at the end of this one."""
+
+
+@dataclass(slots=True, frozen=True)
+class Output:
+    tensor: int
+    bytes: int
+    """Of its storage, if fresh; 0 for views and new versions."""
+    alias: int = FRESH
+    """The index of the input whose storage it shares; if the op writes to that input, it is its new version."""
+
+
+@dataclass(slots=True, frozen=True)
+class Op:
+    name: str
+    inputs: tuple[int, ...]
+    outputs: tuple[Output, ...]
+    cost: int = 0
+    """Nanoseconds."""
+    phase: str = "forward"
+    writes: tuple[int, ...] = ()
+    """Indices of the inputs that it overwrites. Each has a new version among the outputs."""
+    scratch: int = 0
+    """Bytes that it needs while it runs, beyond its outputs."""
+    replayable: bool = True
+    """It can be run again, to the same bits."""
+
+
+@dataclass(slots=True, frozen=True)
+class Hold:
+    tensor: int
+
+
+@dataclass(slots=True, frozen=True)
+class Release:
+    tensor: int
+
+
+Instruction = Source | Op | Hold | Release
+
+
+@dataclass(slots=True)
+class Trace:
+    instructions: list[Instruction] = field(default_factory=list)
+    name: str = ""
+    device: str = ""
+    """Where its costs come from: measured on a machine, or a device model."""
+    about: dict[str, Any] = field(default_factory=dict)
+    """Whatever else the recorder knows: batch, versions, options. Plain JSON."""
+
+    def __post_init__(self) -> None:
+        check(self.instructions)
+
+    @property
+    def ops(self) -> Iterator[Op]:
+        return (i for i in self.instructions if isinstance(i, Op))
+
+    @property
+    def cost(self) -> int:
+        """Of all ops, each once. Nanoseconds."""
+        return sum(op.cost for op in self.ops)
+
+
+def storages_of(instructions: Iterable[Instruction]) -> tuple[list[int], list[int]]:
+    """For each tensor the number of its storage, and for each storage its bytes."""
+    storage: list[int] = []
+    sizes: list[int] = []
+    for instruction in instructions:
+        if isinstance(instruction, Source):
+            storage.append(len(sizes))
+            sizes.append(instruction.bytes)
+        elif isinstance(instruction, Op):
+            for output in instruction.outputs:
+                if output.alias == FRESH:
+                    storage.append(len(sizes))
+                    sizes.append(output.bytes)
+                else:
+                    storage.append(storage[instruction.inputs[output.alias]])
+    return storage, sizes
+
+
+def check(instructions: Sequence[Instruction]) -> None:
+    """Raises TraceError, with the instruction's number, unless the trace makes sense."""
+    references: list[int] = []
+
+    def refuse(number: int, why: str) -> TraceError:
+        return TraceError(f"instruction {number} ({instructions[number]}): {why}")
+
+    def born(number: int, tensor: int, size: int) -> None:
+        if tensor != len(references):
+            raise refuse(number, f"the next tensor is {len(references)}, not {tensor}")
+        if not isinstance(size, int) or size < 0:
+            raise refuse(number, f"{size} is not a size in bytes")
+        references.append(1)
+
+    def known(number: int, tensor: int) -> None:
+        if not 0 <= tensor < len(references):
+            raise refuse(number, f"there is no tensor {tensor} yet")
+
+    for number, instruction in enumerate(instructions):
+        if isinstance(instruction, Source):
+            born(number, instruction.tensor, instruction.bytes)
+            if instruction.kind not in KINDS:
+                raise refuse(number, f"unknown kind; the known ones are {', '.join(filter(None, KINDS))}")
+        elif isinstance(instruction, Op):
+            for tensor in instruction.inputs:
+                known(number, tensor)
+            if instruction.phase not in PHASES:
+                raise refuse(number, f"unknown phase; the known ones are {', '.join(PHASES)}")
+            if instruction.cost < 0 or instruction.scratch < 0:
+                raise refuse(number, "cost and scratch cannot be negative")
+            arity = len(instruction.inputs)
+            renewed = set()
+            for output in instruction.outputs:
+                if output.alias != FRESH and not 0 <= output.alias < arity:
+                    raise refuse(number, f"there is no input {output.alias} to share a storage with")
+                if output.alias != FRESH and output.bytes:
+                    raise refuse(number, "a view has no bytes of its own")
+                renewed.add(output.alias)
+                born(number, output.tensor, output.bytes)
+            for index in instruction.writes:
+                if not 0 <= index < arity or index not in renewed:
+                    raise refuse(number, f"input {index} is overwritten, but has no new version among the outputs")
+        elif isinstance(instruction, Hold | Release):
+            known(number, instruction.tensor)
+            if not references[instruction.tensor]:
+                raise refuse(number, "nobody holds that tensor any more")
+            references[instruction.tensor] += 1 if isinstance(instruction, Hold) else -1
+        else:
+            raise TraceError(f"instruction {number} is a {type(instruction).__name__}")
+    for number, instruction in enumerate(instructions):
+        if isinstance(instruction, Source) and instruction.carries is not None:
+            known(number, instruction.carries)
+            if not references[instruction.carries]:
+                raise refuse(number, f"tensor {instruction.carries} is not held at the end, and cannot be carried over")
