@@ -198,7 +198,7 @@ PYBIND11_MODULE(_C, module) {
   module.def("events", [] {
     py::list list;
     for (const Event& event : open_scope().engine().take_events()) {
-      list.append(py::make_tuple(name(event.kind), event.time, event.storage, event.offset, event.bytes));
+      list.append(py::make_tuple(name(event.kind), event.time, event.storage, event.offset, event.bytes, event.value));
     }
     return list;
   });

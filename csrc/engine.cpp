@@ -26,13 +26,25 @@ Engine::~Engine() { lineage_.sweep(SIZE_MAX); }
 Block* Engine::allocate(Bytes bytes) {
   const Lock lock(mutex_);
   const Side side = bytes <= options_.tiny ? Side::low : side_.load(std::memory_order_relaxed);
+  Block* block = take(bytes, side);
+  ++counts_.allocations;
+  return block;
+}
+
+// A raw block.
+Block* Engine::take(Bytes bytes, Side side) {
   Block* block = arena_.allocate(bytes, side);
   if (!block) block = make_room(bytes, side);
-  ++counts_.allocations;
   raw_ += block->bytes;
   note_use();
   note(EventKind::place, nullptr, block->offset, block->bytes);
   return block;
+}
+
+void Engine::give_back(Block* block) {
+  raw_ -= block->bytes;
+  note(EventKind::free, nullptr, block->offset, block->bytes);
+  arena_.release(block);
 }
 
 void Engine::note_use() {
@@ -44,9 +56,7 @@ void Engine::free(Bytes offset) {
   const Lock lock(mutex_);
   Block* block = arena_.raw_at(offset);
   if (!block) throw std::logic_error("free of an address that was not handed out");
-  raw_ -= block->bytes;
-  note(EventKind::free, nullptr, block->offset, block->bytes);
-  arena_.release(block);
+  give_back(block);
   check_at_event();
 }
 
@@ -108,6 +118,7 @@ Storage* Engine::bind(Bytes offset, Bytes bytes, void* handle) {
   storage->in_hand = !storage->held;
   storage->last_access = now_;
   sources_ += bytes;
+  note(EventKind::bind, *storage);
   if (handle) driver_.attach(*storage);  // under the lock: it may be moved as soon as that is open
   return storage;
 }
@@ -132,7 +143,7 @@ void Engine::let_go(Storage& storage) {
     held_evicted_.erase(&storage);
     lineage_.unheld(storage);
   }
-  note(EventKind::die, &storage, storage.block ? storage.block->offset : 0, storage.bytes);
+  note(EventKind::die, storage);
   if (storage.producer && storage.block) {
     cached_ += storage.block->bytes;
     // While nothing is evicted, nothing will be recomputed soon, and memory that is warm in the caches is used again.
@@ -167,7 +178,10 @@ void Engine::reconsider(Storage& storage) {
 
 // Called by the lineage when the last reference to a storage is gone.
 void Engine::forget(Storage& storage) {
-  if (storage.block) release_block(storage);
+  if (storage.block) {
+    note(EventKind::free, storage);
+    release_block(storage);
+  }
   driver_.drop(storage);
 }
 
@@ -178,7 +192,6 @@ Block* Engine::release_block(Storage& storage) {
   } else if (!storage.held) {
     cached_ -= block->bytes;
   }
-  note(EventKind::free, &storage, block->offset, block->bytes);
   return arena_.release(block);
 }
 
@@ -192,6 +205,9 @@ void Engine::record(void* recipe, Seconds cost, std::span<Storage* const> inputs
   }
   Op* op = lineage_.make_op(recipe, cost, inputs, outputs, in_place);
   ++counts_.recorded_ops;
+  for (const Storage* output : outputs) {
+    if (output) note(EventKind::record, *output, cost);
+  }
   if (op->output_bytes) classes_.add(cost / static_cast<double>(op->output_bytes), op->output_bytes);
   check_at_event();
 }
@@ -235,8 +251,8 @@ void Engine::settle(Storage& source, Lock& lock) {
 
 Storage* Engine::copy_on_write(Storage& storage) {
   const Lock lock(mutex_);
-  Block* copy = arena_.allocate(storage.bytes, side_);
-  if (!copy) copy = make_room(storage.bytes, side_);  // the storage is locked: it stays
+  Block* copy = take(storage.bytes, side_);  // the storage is locked: it stays
+  raw_ -= copy->bytes;
   driver_.copy(copy->offset, storage.block->offset, storage.bytes);
   Storage* old = lineage_.split(storage);
   old->in_hand = true;
@@ -247,6 +263,8 @@ Storage* Engine::copy_on_write(Storage& storage) {
   storage.block = copy;
   sources_ += storage.bytes;
   if (std::exchange(storage.charged, false)) operands_ -= storage.bytes;
+  note(EventKind::bind, *old);
+  note(EventKind::bind, storage);
   driver_.attach(storage);
   note_use();
   return old;
@@ -271,7 +289,7 @@ void Engine::commit_resident(Storage& storage) {
   note_use();
   lineage_.commit(storage);
   ++counts_.commits;
-  note(EventKind::commit, &storage, storage.block ? storage.block->offset : 0, storage.bytes);
+  note(EventKind::commit, storage);
 }
 
 void Engine::commit(Storage& storage) {
@@ -342,6 +360,7 @@ void Engine::evacuate(Storage& storage, std::vector<Storage*>& outside) {
   driver_.evacuate(storage);
   commit_resident(storage);
   set_free(storage);
+  note(EventKind::free, storage);
   release_block(storage);
   storage.foreign = true;
   outside.push_back(&storage);
@@ -431,10 +450,6 @@ Stats Engine::stats() const {
 std::vector<Event> Engine::take_events() {
   const Lock lock(mutex_);
   return std::exchange(events_, {});
-}
-
-void Engine::note(EventKind kind, const Storage* storage, Bytes offset, Bytes bytes) {
-  if (watching_) events_.push_back({kind, now_, storage ? storage->id : 0, offset, bytes});
 }
 
 void Engine::check() const {

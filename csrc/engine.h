@@ -164,6 +164,8 @@ class Engine {
  private:
   using Lock = std::unique_lock<SpinLock>;
 
+  Block* take(Bytes bytes, Side side);
+  void give_back(Block* block);
   Block* make_room(Bytes bytes, Side side);
   Block* clear(Run run, bool wanted_too);
   Shortage shortage(Bytes needed) const;
@@ -196,7 +198,14 @@ class Engine {
   void note_use();
   void lock_operand(Storage& storage);
   void unlock_operand(Storage& storage);
-  void note(EventKind kind, const Storage* storage, Bytes offset, Bytes bytes);
+  void note(EventKind kind, const Storage* storage, Bytes offset, Bytes bytes, double value = 0) {
+    if (watching_) [[unlikely]]
+      events_.push_back({kind, now_, storage ? storage->id : 0, offset, bytes, value});
+  }
+  void note(EventKind kind, const Storage& storage, double value = 0) {
+    const Block* block = storage.block;
+    note(kind, &storage, block ? block->offset : 0, block ? block->bytes : 0, value);
+  }
   void check_at_event() const {
     if (options_.checks >= 2) check_unlocked();
   }

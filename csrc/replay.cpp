@@ -156,10 +156,7 @@ void Engine::replay(Op& op, Lock& lock) {
     lock.lock();
   } catch (...) {
     if (!lock.owns_lock()) lock.lock();
-    if (target) {
-      raw_ -= target->bytes;
-      arena_.release(target);
-    }
+    if (target) give_back(target);
     unlock_operands();
     throw;
   }
@@ -171,13 +168,13 @@ void Engine::replay(Op& op, Lock& lock) {
   for (std::uint32_t i = 0; i < op.outputs_count; ++i) {
     Block* block = produced[i];
     if (!block) continue;
-    raw_ -= block->bytes;
     Storage* output = op.outputs()[i];
     if (!output || output->resident()) {  // nobody's any more, or still here
-      arena_.release(block);
-      continue;
+      give_back(block);
+    } else {
+      raw_ -= block->bytes;
+      place(*output, block);
     }
-    place(*output, block);
   }
   for (std::uint32_t i = 0; i < op.outputs_count; ++i) {
     if (Storage* output = op.outputs()[i]; output && output->evicted()) {
@@ -190,13 +187,7 @@ void Engine::replay(Op& op, Lock& lock) {
 // The bytes an in-place op works on: the old version's own if nobody else waits for it, else a copy of them. As a raw
 // block either way.
 Block* Engine::target_of(Op& op) {
-  if (op.in_place == InPlace::from_scratch) {
-    Block* block = arena_.allocate(op.target_bytes, side_);
-    if (!block) block = make_room(op.target_bytes, side_);
-    raw_ += block->bytes;
-    note_use();
-    return block;
-  }
+  if (op.in_place == InPlace::from_scratch) return take(op.target_bytes, side_);
   Storage& old = *op.inputs()[0].storage;
   const bool others_wait = old.pins > 1 || old.wanted > (op.waiting ? 1 : 0);
   if (!others_wait && old.locks == 0 && old.producer && old.block && !old.held) {
@@ -207,19 +198,18 @@ Block* Engine::target_of(Op& op) {
     raw_ += block->bytes;
     lineage_.evicted(old);
     note_use();
+    note(EventKind::bind, nullptr, block->offset, block->bytes);
     return block;
   }
   ++old.locks;
-  Block* block = arena_.allocate(old.bytes, side_);
+  Block* block = nullptr;
   try {
-    if (!block) block = make_room(old.bytes, side_);
+    block = take(old.bytes, side_);
   } catch (...) {
     --old.locks;
     throw;
   }
   --old.locks;
-  raw_ += block->bytes;
-  note_use();
   driver_.copy(block->offset, old.block->offset, old.bytes);
   return block;
 }
@@ -235,7 +225,7 @@ void Engine::place(Storage& storage, Block* block) {
       throw std::logic_error("rule 4: a storage came back with other bytes");
     }
   }
-  note(EventKind::restore, &storage, block->offset, storage.bytes);
+  note(EventKind::restore, storage);
   if (storage.held) {
     held_evicted_.erase(&storage);
     driver_.attach(storage);

@@ -36,7 +36,9 @@ Block* Engine::make_room(Bytes bytes, Side side) {
         if (run.first) break;
       }
     }
-    counts_.search_seconds += search.seconds();
+    const Seconds seconds = search.seconds();
+    counts_.search_seconds += seconds;
+    note(EventKind::search, nullptr, 0, needed, seconds);
     if (!run.first) {
       note(EventKind::shortage, nullptr, 0, needed);
       room_seconds_ += all.seconds();
@@ -76,7 +78,7 @@ Block* Engine::evict(Storage& storage) {
     ++counts_.evictions;
     counts_.evicted_bytes += storage.bytes;
   }
-  note(EventKind::evict, &storage, storage.block->offset, storage.bytes);
+  note(EventKind::evict, storage);
   Block* hole = release_block(storage);
   lineage_.evicted(storage);
   return hole;
@@ -85,6 +87,7 @@ Block* Engine::evict(Storage& storage) {
 // A storage that nobody holds, but ops read: without keep_dead, and while nothing else is evicted.
 void Engine::evict_eagerly(Storage& storage) {
   if (!storage.uses || !storage.evictable()) return;
+  note(EventKind::evict, storage);
   release_block(storage);
   lineage_.evicted(storage);
 }
@@ -103,7 +106,7 @@ void Engine::moved(Storage& storage, Bytes from) {
   ++counts_.moves;
   counts_.moved_bytes += storage.bytes;
   counts_.move_seconds += watch.seconds();
-  note(EventKind::move, &storage, storage.block->offset, storage.bytes);
+  note(EventKind::move, storage, static_cast<double>(from));
 }
 
 void Engine::pack() {

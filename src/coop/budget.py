@@ -76,10 +76,16 @@ class Event:
     """One thing that happened in the arena."""
 
     kind: str
+    """place, bind, record, commit, die, evict, restore, move, free, search or shortage; csrc/events.h says what each means."""
     time: float
+    """On the engine's clock: seconds spent in ops so far."""
     storage: int
+    """Its number; 0: none."""
     offset: int
     bytes: int
+    """Of the block."""
+    value: float
+    """Of a record: its op's cost. Of a move: the offset before. Of a search: its seconds."""
 
 
 class Memory:

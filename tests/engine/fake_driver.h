@@ -21,6 +21,7 @@
 
 #include "check.h"
 #include "engine.h"
+#include "mirror.h"
 
 namespace fake {
 
@@ -337,6 +338,7 @@ class FakeDriver final : public Driver {
     CHECK_AT_MOST(stats.in_use, stats.peak);
     CHECK_AT_MOST(stats.peak, stats.budget);
     CHECK_AT_MOST(stats.largest_free, stats.free);
+    if (watch_requests_) reflect();
   }
 
   // --- Driver ------------------------------------------------------------------------------------------------------------
@@ -533,6 +535,14 @@ class FakeDriver final : public Driver {
     CHECK(std::memcmp(at(offset, tensor.bytes()), tensor.expected.data(), tensor.bytes()) == 0);
   }
 
+  // What happened since the last time, and the arena as it is now must agree.
+  std::vector<Event> reflect() {
+    std::vector<Event> events = engine_.take_events();
+    mirror_.apply(events);
+    mirror_.compare(engine_.arena());
+    return events;
+  }
+
   // Rules 3 and 7: what leaves for a request is evictable; under policy coop it lies side by side with what is free or
   // moved, and the request lands there.
   Block* watched_allocate(Bytes bytes) {
@@ -547,10 +557,10 @@ class FakeDriver final : public Driver {
       places.push_back({block->offset, block->end(), block->state == Block::State::free,
                         storage && storage->evictable(), storage && storage->wanted > 0, storage ? storage->id : 0});
     }
-    engine_.take_events();
+    reflect();
     Block* block = engine_.allocate(bytes);
     std::vector<std::uint64_t> evicted, moved;
-    for (const Event& event : engine_.take_events()) {
+    for (const Event& event : reflect()) {
       if (event.kind == EventKind::evict) evicted.push_back(event.storage);
       if (event.kind == EventKind::move) moved.push_back(event.storage);
     }
@@ -584,6 +594,7 @@ class FakeDriver final : public Driver {
   std::uint64_t seed_ = 0;
   bool forgotten_operand_ = false;
   bool watch_requests_ = false;
+  Mirror mirror_;
   Engine engine_;  // last: it tells the driver of every end
 };
 
