@@ -4,6 +4,7 @@
 
 #include <sstream>
 
+#include "engine_bindings.h"
 #include "out_of_budget.h"
 #include "scope.h"
 #include "torch_hook.h"
@@ -108,40 +109,7 @@ PYBIND11_MODULE(_C, module) {
   module.doc() = "Coop's engine and its hook into PyTorch.";
   install_allocator();
 
-  py::enum_<PolicyKind>(module, "PolicyKind")
-      .value("coop", PolicyKind::coop)
-      .value("dtr", PolicyKind::dtr)
-      .value("dte", PolicyKind::dte)
-      .value("lru", PolicyKind::lru);
-  py::enum_<Placement>(module, "Placement")
-      .value("two_ended", Placement::two_ended)
-      .value("best_fit", Placement::best_fit);
-  py::enum_<CostModel>(module, "CostModel")
-      .value("own", CostModel::own)
-      .value("exact", CostModel::exact)
-      .value("union_find", CostModel::union_find);
-  py::class_<Options>(module, "Options")
-      .def(py::init<>())
-      .def_readwrite("budget", &Options::budget)
-      .def_readwrite("alignment", &Options::alignment)
-      .def_readwrite("policy", &Options::policy)
-      .def_readwrite("placement", &Options::placement)
-      .def_readwrite("cost", &Options::cost)
-      .def_readwrite("window", &Options::window)
-      .def_readwrite("partition", &Options::partition)
-      .def_readwrite("per_byte", &Options::per_byte)
-      .def_readwrite("keep_dead", &Options::keep_dead)
-      .def_readwrite("in_place", &Options::in_place)
-      .def_readwrite("move", &Options::move)
-      .def_readwrite("rescue", &Options::rescue)
-      .def_readwrite("evict", &Options::evict)
-      .def_readwrite("tiny", &Options::tiny)
-      .def_readwrite("max_depth", &Options::max_depth)
-      .def_readwrite("max_versions", &Options::max_versions)
-      .def_readwrite("exact_limit", &Options::exact_limit)
-      .def_readwrite("copy_bandwidth", &Options::copy_bandwidth)
-      .def_readwrite("checks", &Options::checks);
-
+  bind_engine(module);
   module.def("set_exception", [](py::object type) { out_of_budget = type.release().ptr(); });
   module.def("open", [](const Options& options, bool events) {
     Scope::open(std::make_unique<Scope>(options));
@@ -161,47 +129,8 @@ PYBIND11_MODULE(_C, module) {
   module.def("is_open", [] { return Scope::active() != nullptr; });
   module.def("manage_this_thread", &manage_this_thread);
   module.def("this_thread_is_managed", &this_thread_is_managed);
-  module.def("stats", [] {
-    const Stats s = open_scope().engine().stats();
-    py::dict d;
-#define COOP_STAT(field) d[#field] = s.field
-    COOP_STAT(budget);
-    COOP_STAT(in_use);
-    COOP_STAT(peak);
-    COOP_STAT(cached);
-    COOP_STAT(free);
-    COOP_STAT(largest_free);
-    COOP_STAT(sources);
-    COOP_STAT(floor);
-    COOP_STAT(allocations);
-    COOP_STAT(evictions);
-    COOP_STAT(rematerialisations);
-    COOP_STAT(replays);
-    COOP_STAT(moves);
-    COOP_STAT(commits);
-    COOP_STAT(searches);
-    COOP_STAT(ops);
-    COOP_STAT(recorded_ops);
-    COOP_STAT(storages);
-    COOP_STAT(exact_costs);
-    COOP_STAT(union_find_costs);
-    COOP_STAT(evicted_bytes);
-    COOP_STAT(moved_bytes);
-    COOP_STAT(op_seconds);
-    COOP_STAT(recompute_seconds);
-    COOP_STAT(search_seconds);
-    COOP_STAT(move_seconds);
-    COOP_STAT(fragmentation);
-#undef COOP_STAT
-    return d;
-  });
-  module.def("events", [] {
-    py::list list;
-    for (const Event& event : open_scope().engine().take_events()) {
-      list.append(py::make_tuple(name(event.kind), event.time, event.storage, event.offset, event.bytes, event.value));
-    }
-    return list;
-  });
+  module.def("stats", [] { return to_python(open_scope().engine().stats()); });
+  module.def("events", [] { return to_python(open_scope().engine().take_events()); });
   module.def("check", [] { open_scope().engine().check(); });
   module.def("adopt", [](const at::Tensor& tensor) {
     Scope& scope = open_scope();

@@ -59,12 +59,13 @@ struct Shortage : std::exception {
   Bytes needed = 0;   // in one piece
   Bytes largest = 0;  // the largest piece that could be freed
   Bytes budget = 0;
-  Bytes locked = 0;   // operands of the running op
-  Bytes scratch = 0;  // raw blocks: unfinished outputs and kernels' scratch
-  Bytes pinned = 0;   // by the user, or waiting for a recomputation
-  Bytes sources = 0;  // cannot be recomputed
-  Bytes exposed = 0;  // a pointer to them is known outside
-  Bytes enough = 0;   // the smallest budget that would have served
+  Bytes locked = 0;         // operands of the running op
+  Bytes scratch = 0;        // raw blocks: unfinished outputs and kernels' scratch
+  Bytes pinned = 0;         // by the user, or waiting for a recomputation
+  Bytes sources = 0;        // cannot be recomputed
+  Bytes exposed = 0;        // a pointer to them is known outside
+  Bytes enough = 0;         // the smallest budget that would have served
+  bool in_circles = false;  // there would be room for each storage in turn, but not for what is needed together
   const char* what() const noexcept override { return "no room in the arena"; }
 };
 

@@ -163,6 +163,7 @@ Shortage Engine::shortage(Bytes needed) const {
 Shortage Engine::thrashing(Bytes needed) const {
   Shortage shortage = this->shortage(needed);
   shortage.enough = std::max(shortage.enough, options_.budget + needed);
+  shortage.in_circles = true;
   return shortage;
 }
 

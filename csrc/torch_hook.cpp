@@ -278,7 +278,7 @@ class Call {
   void prepare() {
     const Options& options = engine_.options();
     Storage* target = operands_.written.size() == 1 ? operands_.written[0] : nullptr;
-    const bool backward = in_plain_backward();
+    const bool backward = !options.record_backward && in_plain_backward();
     record_ = options.evict && info_.replayable && !backward && !stores_gradient(info_) && info_.returns > 0 &&
               !operands_.exotic && !operands_.grows &&
               (operands_.written.empty() || (target && target->producer && target->versions < options.max_versions)) &&

@@ -166,6 +166,7 @@ struct Options {
   bool move = true;                    // policy coop: sources in the way of a window may be copied aside
   bool rescue = true;                  // the same for every policy where nothing else helps, and compaction after that
   bool evict = true;                   // off: no lineage, memory is only measured
+  bool record_backward = false;        // gradients on their way through a plain backward pass can be recomputed too
   Bytes tiny = 512;                    // storages up to this size are never worth evicting
   std::uint32_t max_depth = 1u << 16;  // longer chains are cut by committing
   std::uint32_t max_versions = 8;      // likewise chains of in-place versions

@@ -1,5 +1,6 @@
 """The extension: see csrc/bindings.cpp. Users meet it through coop.budget."""
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
@@ -39,9 +40,27 @@ class Options:
     max_versions: int
     exact_limit: int
     copy_bandwidth: float
+    record_backward: bool
     checks: int
     def __init__(self) -> None: ...
 
+class Program:
+    def __init__(self) -> None: ...
+    def source(self, bytes: int, carries: int) -> None: ...
+    def op(
+        self,
+        inputs: Sequence[int],
+        outputs: Sequence[tuple[int, int]],
+        writes: Sequence[int],
+        cost: float,
+        scratch: int,
+        backward: bool,
+        replayable: bool,
+    ) -> None: ...
+    def hold(self, tensor: int) -> None: ...
+    def release(self, tensor: int) -> None: ...
+
+def play(options: Options, program: Program, steps: int, patience: float, watch: bool) -> dict[str, Any]: ...
 def set_exception(type: type[BaseException]) -> None: ...
 def open(options: Options, events: bool) -> None: ...
 def close() -> int: ...

@@ -38,7 +38,7 @@ POLICIES: dict[str, dict[str, Any]] = {
 
 SWITCHES = frozenset(
     {"window", "partition", "per_byte", "keep_dead", "in_place", "move", "rescue", "tiny", "alignment", "exact_limit", "max_depth",
-     "max_versions", "placement", "cost", "copy_bandwidth"}
+     "max_versions", "placement", "cost", "copy_bandwidth", "record_backward"}
 )  # fmt: skip
 
 

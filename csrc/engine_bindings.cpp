@@ -1,0 +1,133 @@
+// The engine without torch, in Python: its options, its figures, and the player.
+#include "engine_bindings.h"
+
+#include <pybind11/stl.h>
+
+#include "player.h"
+
+namespace py = pybind11;
+
+namespace coop {
+
+py::dict to_python(const Stats& s) {
+  py::dict d;
+#define COOP_STAT(field) d[#field] = s.field
+  COOP_STAT(budget);
+  COOP_STAT(in_use);
+  COOP_STAT(peak);
+  COOP_STAT(cached);
+  COOP_STAT(free);
+  COOP_STAT(largest_free);
+  COOP_STAT(sources);
+  COOP_STAT(floor);
+  COOP_STAT(allocations);
+  COOP_STAT(evictions);
+  COOP_STAT(rematerialisations);
+  COOP_STAT(replays);
+  COOP_STAT(moves);
+  COOP_STAT(commits);
+  COOP_STAT(searches);
+  COOP_STAT(ops);
+  COOP_STAT(recorded_ops);
+  COOP_STAT(storages);
+  COOP_STAT(exact_costs);
+  COOP_STAT(union_find_costs);
+  COOP_STAT(evicted_bytes);
+  COOP_STAT(moved_bytes);
+  COOP_STAT(op_seconds);
+  COOP_STAT(recompute_seconds);
+  COOP_STAT(search_seconds);
+  COOP_STAT(move_seconds);
+  COOP_STAT(fragmentation);
+#undef COOP_STAT
+  return d;
+}
+
+py::list to_python(const std::vector<Event>& events) {
+  py::list list;
+  for (const Event& event : events) {
+    list.append(py::make_tuple(name(event.kind), event.time, event.storage, event.offset, event.bytes, event.value));
+  }
+  return list;
+}
+
+namespace {
+
+void bind_options(py::module_& module) {
+  py::enum_<PolicyKind>(module, "PolicyKind")
+      .value("coop", PolicyKind::coop)
+      .value("dtr", PolicyKind::dtr)
+      .value("dte", PolicyKind::dte)
+      .value("lru", PolicyKind::lru);
+  py::enum_<Placement>(module, "Placement")
+      .value("two_ended", Placement::two_ended)
+      .value("best_fit", Placement::best_fit);
+  py::enum_<CostModel>(module, "CostModel")
+      .value("own", CostModel::own)
+      .value("exact", CostModel::exact)
+      .value("union_find", CostModel::union_find);
+  py::class_<Options>(module, "Options")
+      .def(py::init<>())
+      .def_readwrite("budget", &Options::budget)
+      .def_readwrite("alignment", &Options::alignment)
+      .def_readwrite("policy", &Options::policy)
+      .def_readwrite("placement", &Options::placement)
+      .def_readwrite("cost", &Options::cost)
+      .def_readwrite("window", &Options::window)
+      .def_readwrite("partition", &Options::partition)
+      .def_readwrite("per_byte", &Options::per_byte)
+      .def_readwrite("keep_dead", &Options::keep_dead)
+      .def_readwrite("in_place", &Options::in_place)
+      .def_readwrite("move", &Options::move)
+      .def_readwrite("rescue", &Options::rescue)
+      .def_readwrite("evict", &Options::evict)
+      .def_readwrite("record_backward", &Options::record_backward)
+      .def_readwrite("tiny", &Options::tiny)
+      .def_readwrite("max_depth", &Options::max_depth)
+      .def_readwrite("max_versions", &Options::max_versions)
+      .def_readwrite("exact_limit", &Options::exact_limit)
+      .def_readwrite("copy_bandwidth", &Options::copy_bandwidth)
+      .def_readwrite("checks", &Options::checks);
+}
+
+const char* name(Player::Status status) {
+  switch (status) {
+    case Player::Status::ok: return "ok";
+    case Player::Status::out_of_memory: return "out_of_memory";
+    case Player::Status::thrash: return "thrash";
+  }
+  return "?";
+}
+
+py::dict play(const Options& options, const Program& program, int steps, double patience, bool watch) {
+  Player player(options, program, patience, watch);
+  Player::Status status;
+  {
+    const py::gil_scoped_release release;
+    status = player.play(steps);
+  }
+  py::dict d;
+  d["status"] = name(status);
+  d["at"] = player.at();
+  d["needed"] = player.shortage().needed;
+  d["enough"] = player.shortage().enough;
+  d["floor_setter"] = player.floor_setter();
+  d["stats"] = to_python(player.engine().stats());
+  d["events"] = to_python(player.engine().take_events());
+  return d;
+}
+
+}  // namespace
+
+void bind_engine(py::module_& module) {
+  bind_options(module);
+  py::class_<Program>(module, "Program")
+      .def(py::init<>())
+      .def("source", &Program::source)
+      .def("op", &Program::op)
+      .def("hold", &Program::hold)
+      .def("release", &Program::release);
+  module.def("play", &play);
+}
+
+}  // namespace coop

@@ -1,0 +1,113 @@
+// The second driver: plays a trace on the engine, on a clock instead of a processor.
+//
+// It does around each op what the torch hook does: the same calls in the same order, the same choice of what is recorded,
+// the same rescues. So a simulated figure comes from the code that trains.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine.h"
+
+namespace coop {
+
+// A trace as the player reads it. Tensors are numbered in the order in which they appear.
+struct Program {
+  struct Output {
+    Bytes bytes;
+    std::int32_t alias;  // -1: a storage of its own, else the input whose storage it shares
+  };
+  struct Instruction {
+    enum class Kind : std::uint8_t { source, op, hold, release };
+    Kind kind;
+    bool backward = false;
+    bool replayable = true;
+    std::uint32_t tensor = 0;  // of a source, hold or release; of an op: its first output
+    std::int64_t carries = -1;
+    std::vector<std::uint32_t> inputs = {};
+    std::vector<Output> outputs = {};  // a source has one
+    std::vector<std::uint32_t> writes = {};
+    Seconds cost = 0;
+    Bytes scratch = 0;
+  };
+  std::vector<Instruction> instructions;
+  std::uint32_t tensors = 0;
+
+  void source(Bytes bytes, std::int64_t carries);
+  void op(std::vector<std::uint32_t> inputs, const std::vector<std::pair<Bytes, std::int32_t>>& outputs,
+          std::vector<std::uint32_t> writes, Seconds cost, Bytes scratch, bool backward, bool replayable);
+  void hold(std::uint32_t tensor);
+  void release(std::uint32_t tensor);
+};
+
+class Player final : public Driver {
+ public:
+  // Recomputation beyond `patience` times the ops' own cost counts as thrashing.
+  Player(const Options& options, const Program& program, double patience, bool watch);
+  ~Player() override;
+
+  enum class Status { ok, out_of_memory, thrash };
+  // Plays the program `steps` times. What outlives a step is there in the next.
+  Status play(int steps);
+
+  Engine& engine() { return *engine_; }
+  std::size_t at() const { return at_; }                      // the instruction that failed
+  const Shortage& shortage() const { return shortage_; }      // and why
+  std::size_t floor_setter() const { return floor_setter_; }  // the instruction that needed the most
+
+  Seconds replay(Op& op, Block* target, Block** produced) override;
+  void detach(Storage&) override {}
+  void attach(Storage&) override {}
+  void copy(Bytes, Bytes, Bytes) override {}
+  void drop(Op&) override {}
+  void drop(Storage&) override {}
+  void evacuate(Storage&) override {}
+  void abandon(Storage&) override {}
+  std::uint64_t digest(Bytes, Bytes) override { return 1; }
+
+ private:
+  using Instruction = Program::Instruction;
+
+  // A storage of the trace.
+  struct Home {
+    Storage* storage = nullptr;  // null: it has no bytes, or nobody holds it any more
+    std::uint32_t references = 0;
+    int step = 0;  // the last one it belongs to
+  };
+
+  void run(const Instruction& instruction);
+  void run_source(const Instruction& instruction);
+  void run_op(const Instruction& op);
+
+  Home& home(std::uint32_t tensor);
+  void name(std::uint32_t tensor, Home& home);
+  void release(Home& home, std::uint32_t references);
+  void release_last(std::uint32_t tensor);
+  Home& bind(Block* block, Bytes bytes);
+
+  void collect(const Instruction& op);
+  bool worth_recording(const Instruction& op) const;
+  void compute(const Instruction& op);
+  void allocate(const Instruction& op, std::vector<Block*>& blocks);
+  void overwritten();
+
+  const Program& program_;
+  Seconds patience_ = 0;
+  std::deque<Home> homes_;
+  std::vector<Home*> tensors_, last_tensors_;  // of this step and of the one before, by number; null: none
+  std::vector<std::uint32_t> references_, last_references_;  // to each of them
+  // Of the running op: distinct storages that it reads or writes, those it writes, what it was recorded with.
+  std::vector<Storage*> operands_, written_, edges_, outputs_;
+  std::vector<Block*> blocks_;
+  std::vector<Home*> made_;
+  Storage* old_ = nullptr;
+  int step_ = 0;
+  std::size_t at_ = 0, floor_setter_ = 0;
+  Bytes floor_ = 0;
+  Shortage shortage_;
+  std::unique_ptr<Engine> engine_;
+};
+
+}  // namespace coop

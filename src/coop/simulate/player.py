@@ -1,0 +1,128 @@
+"""Playing a trace on the engine: what a budget would cost, before anybody has that budget.
+
+The engine is the one that trains; only the kernels are missing. csrc/player.h is its driver.
+"""
+
+import dataclasses
+from typing import Any
+
+from coop import _C
+from coop.budget import Event, Stats
+from coop.policies import options_for
+from coop.trace.trace import Hold, Op, Release, Source, Trace
+
+THRASH = 2.0
+"""Overhead from which on a run counts as thrashing and is given up."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Simulation:
+    status: str
+    """ok, out_of_memory or thrash."""
+    overhead: float
+    """Time in ops, recomputation included, over time in ops without a limit."""
+    budget: int
+    ratio: float
+    """Of the budget to the step's own peak."""
+    stats: Stats
+    failed: Op | Source | None = None
+    """Where it ended, if it did not end well."""
+    needed: int = 0
+    """What that needed in one piece."""
+    events: tuple[Event, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        stats = self.stats
+        return {
+            "status": self.status,
+            "overhead": self.overhead,
+            "budget": self.budget,
+            "ratio": self.ratio,
+            "peak": stats.peak,
+            "evictions": stats.evictions,
+            "rematerialisations": stats.rematerialisations,
+            "moves": stats.moves,
+            "moved_bytes": stats.moved_bytes,
+            "fragmentation": stats.fragmentation,
+            "searches": stats.searches,
+            "search_seconds": stats.search_seconds,
+        }
+
+
+class Player:
+    """A trace, made ready to be played over and over."""
+
+    def __init__(self, trace: Trace, alignment: int = 64) -> None:
+        self.trace = trace
+        self.alignment = alignment
+        self._program = _C.Program()
+        for instruction in trace.instructions:
+            match instruction:
+                case Source():
+                    self._program.source(instruction.bytes, -1 if instruction.carries is None else instruction.carries)
+                case Op():
+                    self._program.op(
+                        instruction.inputs,
+                        [(output.bytes, output.alias) for output in instruction.outputs],
+                        instruction.writes,
+                        instruction.cost * 1e-9,
+                        instruction.scratch,
+                        instruction.phase == "backward",
+                        instruction.replayable,
+                    )
+                case Hold():
+                    self._program.hold(instruction.tensor)
+                case Release():
+                    self._program.release(instruction.tensor)
+        enough = 2 * sum(_bytes(i) + alignment for i in trace.instructions) + alignment
+        options = options_for("coop", enough, 0, {"alignment": alignment, "keep_dead": False})
+        unlimited = _C.play(options, self._program, 1, 1.0, False)
+        stats = unlimited["stats"]
+        self.peak: int = stats["peak"]
+        """What the step needs when nothing is evicted."""
+        self.floor: int = stats["floor"]
+        """The most that sources and a single op need at once. No budget below it can serve."""
+        self.floor_setter = trace.instructions[unlimited["floor_setter"]]
+        self.op_seconds: float = stats["op_seconds"]
+
+    def play(
+        self,
+        budget: int | float,
+        policy: str = "coop",
+        *,
+        steps: int = 1,
+        limit: float = THRASH,
+        events: bool = False,
+        checks: int = 0,
+        **switches: Any,
+    ) -> Simulation:
+        """`budget`: bytes, or a share of the peak if it is a float."""
+        size = int(budget * self.peak) if isinstance(budget, float) else budget
+        options = options_for(policy, size, checks, {"alignment": self.alignment} | switches)
+        result = _C.play(options, self._program, steps, limit - 1, events)
+        stats = Stats(**result["stats"])
+        done = result["status"] == "ok"
+        at = None if done else self.trace.instructions[result["at"]]
+        return Simulation(
+            status=result["status"],
+            overhead=(stats.op_seconds + stats.recompute_seconds) / stats.op_seconds if stats.op_seconds else 1.0,
+            budget=size,
+            ratio=size / self.peak if self.peak else 1.0,
+            stats=stats,
+            failed=at if isinstance(at, Op | Source) else None,
+            needed=result["needed"],
+            events=tuple(Event(*event) for event in result["events"]),
+        )
+
+
+def simulate(trace: Trace, budget: int | float, policy: str = "coop", **options: Any) -> Simulation:
+    """Plays one step of the trace in a budget of bytes, or of a share of its own peak. See Player.play for the options."""
+    return Player(trace).play(budget, policy, **options)
+
+
+def _bytes(instruction: Any) -> int:
+    if isinstance(instruction, Source):
+        return instruction.bytes
+    if isinstance(instruction, Op):
+        return instruction.scratch + sum(output.bytes for output in instruction.outputs)
+    return 0
