@@ -31,6 +31,11 @@ def where(row: dict[str, Any]) -> str:
     return f"{TITLES[row['model']]}, {ADAM[row['optimizer']]}"
 
 
+def _has(rows: Rows, row: dict[str, Any]) -> bool:
+    key = ("model", "optimizer", "method")
+    return any(all(other.get(k) == row.get(k) for k in key) for other in rows)
+
+
 class Page:
     """The measurements by benchmark, and what is made of them."""
 
@@ -38,10 +43,9 @@ class Page:
         self.data = {}
         for file in files:
             content = json.loads(file.read_text())
-            if content["benchmark"] in self.data:
-                self.data[content["benchmark"]]["rows"] += content["rows"]
-            else:
-                self.data[content["benchmark"]] = content
+            before = self.data.setdefault(content["benchmark"], content | {"rows": []})["rows"]
+            # Each run of the benchmark has its own eager row, to which its ratios refer; the page shows one.
+            before += [row for row in content["rows"] if row.get("method") != "eager" or not _has(before, row)]
 
     def rows(self, benchmark: str, **match: Any) -> Rows:
         rows = self.data.get(benchmark, {}).get("rows", [])
