@@ -208,6 +208,8 @@ def budget(size: int | str, policy: str = "coop", *, checks: int = 0, events: bo
             f"a budget of {format_bytes(count)} is more than this machine has: {format_bytes(machine)} of memory"
         )
     options = options_for(policy, count, checks, switches)
+    if options.alignment < 16:
+        raise ValueError(f"kernels need an alignment of at least 16 bytes, not {options.alignment}")
     if count < options.alignment:
         raise ValueError(
             f"a budget of {format_bytes(count)} is less than one block of {format_bytes(options.alignment)}"

@@ -50,8 +50,8 @@ def options_for(policy: str, budget: int, checks: int, switches: dict[str, Any])
     if unknown:
         raise TypeError(f"unknown switch {sorted(unknown)[0]!r}; the known ones are {', '.join(sorted(SWITCHES))}")
     alignment = switches.get("alignment", 64)
-    if not isinstance(alignment, int) or alignment < 16 or alignment & (alignment - 1):
-        raise ValueError(f"alignment must be a power of two of at least 16, not {alignment!r}")
+    if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
+        raise ValueError(f"alignment must be a power of two, not {alignment!r}")
     if checks not in (0, 1, 2):
         raise ValueError(f"checks is 0, 1 or 2, not {checks!r}")
     options = Options()
