@@ -86,7 +86,8 @@ def test_the_same_trace_gives_the_same_bytes(tmp_path):
 def rewritten(tmp_path, change):
     """STEP's file with its lines changed."""
     write(STEP, tmp_path / "good.trace")
-    lines = [json.loads(line) for line in gzip.open(tmp_path / "good.trace")]
+    with gzip.open(tmp_path / "good.trace") as file:
+        lines = [json.loads(line) for line in file]
     change(lines)
     with gzip.open(tmp_path / "bad.trace", "wb") as file:
         for line in lines:
