@@ -33,12 +33,17 @@ std::string human(Bytes bytes) {
 
 std::string describe(const Shortage& s, const std::string& op) {
   std::ostringstream text;
-  text << op << " needs " << human(s.needed) << " in one piece; " << human(s.largest)
-       << " is the largest run that could be freed. Cannot leave: " << human(s.sources) << " of sources, "
-       << human(s.locked) << " of this op's operands, " << human(s.scratch) << " of its results and scratch, "
-       << human(s.pinned) << " pinned, " << human(s.exposed) << " with pointers outside. The budget is "
-       << human(s.budget) << ". Tip: a budget of " << s.enough << " bytes (" << human(s.enough)
-       << ") would have served here; a smaller batch needs less.";
+  if (s.in_circles) {
+    text << op << " needs storages that push each other out when they are brought back, the last of them "
+         << human(s.needed);
+  } else {
+    text << op << " needs " << human(s.needed) << " in one piece; " << human(s.largest)
+         << " is the largest run that could be freed";
+  }
+  text << ". Cannot leave: " << human(s.sources) << " of sources, " << human(s.locked) << " of this op's operands, "
+       << human(s.scratch) << " of its results and scratch, " << human(s.pinned) << " pinned, " << human(s.exposed)
+       << " with pointers outside. The budget is " << human(s.budget) << ". Tip: a budget of " << s.enough << " bytes ("
+       << human(s.enough) << ") would have served here; a smaller batch needs less.";
   return text.str();
 }
 
@@ -57,6 +62,7 @@ c10::StorageImpl* storage_of(const at::Tensor& tensor) {
 template <typename Work>
 void without_gil(const char* what, Work work) {
   const py::gil_scoped_release release;
+  const Turn turn;
   try {
     work();
   } catch (const Shortage& shortage) {
@@ -85,7 +91,7 @@ const char* state(const at::Tensor& tensor) {
 
 }  // namespace
 
-void lock_without_gil(std::mutex& mutex) {
+void lock_without_gil(std::recursive_mutex& mutex) {
   if (PyGILState_Check()) {
     const py::gil_scoped_release release;
     mutex.lock();
@@ -121,6 +127,7 @@ PYBIND11_MODULE(_C, module) {
     std::size_t lost = 0;
     {
       const py::gil_scoped_release release;
+      const Turn turn;
       lost = Scope::close();
     }
     manage_this_thread(false);

@@ -97,8 +97,7 @@ void Engine::ran(Seconds cost) {
   ++counts_.ops;
   counts_.op_seconds += cost;
   now_ += cost;
-  for (Storage* source : let_go_sources_) settle_if_cheap(*source);
-  let_go_sources_.clear();
+  if (!orphans_.empty()) tend_orphans();
   lineage_.sweep(kPortion);
 }
 
@@ -150,34 +149,76 @@ void Engine::let_go(Storage& storage) {
     const bool keep = options_.keep_dead && !held_evicted_.empty();
     if (!keep) evict_eagerly(storage);
   }
-  if (storage.source() && storage.uses && storage.block) let_go_sources_.push_back(&storage);
+  if (storage.source() && storage.uses && storage.block) adopt_orphan(storage);
   lineage_.reconsider(storage);
   check_at_event();
 }
 
-// A source that nobody holds is kept only for what was made from it. Where that is resident and not much larger, it is
-// committed instead, and the source can go: a gradient, once the optimizer's moments have been updated with it. Only
-// between ops: any thread may let go, and what the running op reads or overwrites must not change under its hands.
-void Engine::settle_if_cheap(Storage& source) {
+// A source that nobody holds is kept only for what was made from it. Where that is resident and not much larger, or
+// where orphans have come to be a good part of all that is in use, it is committed instead, and the source can go: a
+// gradient, once the optimizer's moments have been updated with it; a batch, of which only a prediction is left. Returns
+// how many ops it looked at.
+std::size_t Engine::settle_if_cheap(Storage& source) {
+  constexpr Bytes kGoodPart = 8;
   std::vector<Storage*> dependents;
-  lineage_.held_dependents(source, dependents);
+  const std::size_t seen = lineage_.held_dependents(source, dependents);
   Bytes bytes = 0;
   for (const Storage* dependent : dependents) {
-    if (dependent->evicted()) return;
+    if (dependent->evicted()) return seen;
     bytes += dependent->bytes;
   }
-  if (bytes > 2 * source.bytes) return;
+  const bool many = orphan_bytes_ > in_use() / kGoodPart;
+  if (bytes > 2 * source.bytes && !(many && bytes <= orphan_bytes_)) return seen;
   for (Storage* dependent : dependents) commit_resident(*dependent);
+  return seen;
+}
+
+void Engine::adopt_orphan(Storage& source) {
+  if (source.orphan) return;
+  orphans_.push_back(&source);
+  source.orphan = static_cast<std::uint32_t>(orphans_.size());
+  orphan_bytes_ += source.bytes;
+  ++young_orphans_;
+}
+
+// The last one takes its place.
+void Engine::remove_orphan(Storage& source) {
+  if (!source.orphan) return;
+  Storage* last = orphans_.back();
+  orphans_[source.orphan - 1] = last;
+  last->orphan = std::exchange(source.orphan, 0);
+  if (last == &source) last->orphan = 0;
+  orphans_.pop_back();
+  orphan_bytes_ -= source.bytes;
+  young_orphans_ = std::min(young_orphans_, orphans_.size());
+}
+
+// Only between ops: any thread may let go, and what the running op reads or overwrites must not change under its hands.
+// Young ones are looked at once, the others in turn: a few ops' worth of looking with each op that runs.
+void Engine::tend_orphans() {
+  constexpr std::size_t kPerOp = 4, kMost = 4096;
+  for (; young_orphans_; --young_orphans_) settle_if_cheap(*orphans_[orphans_.size() - young_orphans_]);
+  orphan_credit_ = std::min(orphan_credit_ + kPerOp, kMost);
+  for (std::size_t i = 0; i < orphans_.size(); ++i) {
+    const std::size_t seen = settle_if_cheap(*orphans_[next_orphan_++ % orphans_.size()]);
+    if (seen >= orphan_credit_) {
+      orphan_credit_ = 0;
+      break;
+    }
+    orphan_credit_ -= seen;
+  }
 }
 
 void Engine::reconsider(Storage& storage) {
   const Lock lock(mutex_);
   storage.in_hand = false;
+  if (storage.source() && !storage.held && storage.uses && storage.block) adopt_orphan(storage);
   lineage_.reconsider(storage);
 }
 
 // Called by the lineage when the last reference to a storage is gone.
 void Engine::forget(Storage& storage) {
+  remove_orphan(storage);
   if (storage.block) {
     note(EventKind::free, storage);
     release_block(storage);
@@ -205,8 +246,12 @@ void Engine::record(void* recipe, Seconds cost, std::span<Storage* const> inputs
   }
   Op* op = lineage_.make_op(recipe, cost, inputs, outputs, in_place);
   ++counts_.recorded_ops;
-  for (const Storage* output : outputs) {
-    if (output) note(EventKind::record, *output, cost);
+  // Bytes that nothing has set may come back as any others: only checks want to know.
+  const bool unset = std::any_of(inputs.begin(), inputs.end(), [](const Storage* input) { return input->unset; });
+  for (Storage* output : outputs) {
+    if (!output) continue;
+    output->unset = in_place != InPlace::from_scratch && (output->unset || unset);
+    note(EventKind::record, *output, cost);
   }
   if (op->output_bytes) classes_.add(cost / static_cast<double>(op->output_bytes), op->output_bytes);
   check_at_event();
@@ -369,7 +414,7 @@ void Engine::evacuate(Storage& storage, std::vector<Storage*>& outside) {
 std::size_t Engine::retire(Bytes spare) {
   Lock lock(mutex_);
   std::vector<Storage*> outside, pinned;
-  let_go_sources_.clear();
+  while (!orphans_.empty()) remove_orphan(*orphans_.back());
   for (Block* block = arena_.first(); block; block = block->next) {
     if (block->storage && block->storage->pins) pinned.push_back(block->storage);
   }
@@ -380,7 +425,10 @@ std::size_t Engine::retire(Bytes spare) {
   const auto evacuate_all = [&] {
     std::vector<Storage*> leaving;
     for (Block* block = arena_.first(); block; block = block->next) {
-      if (Storage* storage = block->storage; storage && storage->held && !storage->exposed) leaving.push_back(storage);
+      Storage* storage = block->storage;
+      if (!storage || !storage->held || storage->exposed) continue;
+      const bool read_now = storage->locks > (storage->fixed ? 1 : 0);  // by an op of another thread
+      if (!read_now) leaving.push_back(storage);
     }
     for (Storage* storage : leaving) evacuate(*storage, outside);
   };

@@ -182,7 +182,10 @@ class Engine {
   void forget(Storage& storage);
   void commit_resident(Storage& storage);
   void settle(Storage& source, Lock& lock);
-  void settle_if_cheap(Storage& source);
+  std::size_t settle_if_cheap(Storage& source);
+  void adopt_orphan(Storage& source);
+  void remove_orphan(Storage& source);
+  void tend_orphans();
   void pack_unlocked();
   void compact_unlocked(bool wanted_too);
   void evacuate(Storage& storage, std::vector<Storage*>& outside);
@@ -228,7 +231,11 @@ class Engine {
         operands_ = 0;  // bytes now: of sources, raw blocks, locked operands that are not sources
   Bytes floor_ = 0;
   std::unordered_set<Storage*> held_evicted_;
-  std::vector<Storage*> let_go_sources_;  // since the last op; each is still read by an op
+  // Sources that nobody holds and recorded ops read: they are there for the lineage alone.
+  std::vector<Storage*> orphans_;
+  Bytes orphan_bytes_ = 0;
+  std::size_t young_orphans_ = 0;  // at the end of the list: since the last op
+  std::size_t next_orphan_ = 0, orphan_credit_ = 0;
   double fragmentation_sum_ = 0;
   std::uint64_t fragmentation_count_ = 0;
   bool watching_ = false;

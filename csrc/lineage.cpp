@@ -129,7 +129,7 @@ Storage* Lineage::split(Storage& storage) {
   old->output = storage.output;
   old->versions = storage.versions++;
   old->last_access = storage.last_access;
-  old->unset = std::exchange(storage.unset, false);
+  old->unset = storage.unset;
   old->digest = std::exchange(storage.digest, 0);
   old->engine = storage.engine;
   if (old->producer) old->producer->outputs()[old->output] = old;
@@ -336,13 +336,14 @@ void Lineage::invalidate_around(Storage& storage) {
   }
 }
 
-void Lineage::held_dependents(Storage& storage, std::vector<Storage*>& found) {
+std::size_t Lineage::held_dependents(Storage& storage, std::vector<Storage*>& found) {
+  std::size_t seen = 0;
   ++stamp_;
   stack_.assign(1, &storage);
   while (!stack_.empty()) {
     Storage* from = stack_.back();
     stack_.pop_back();
-    for (Edge* edge = from->consumers; edge; edge = edge->next) {
+    for (Edge* edge = from->consumers; edge; edge = edge->next, ++seen) {
       for (std::uint32_t i = 0; i < edge->op->outputs_count; ++i) {
         Storage* output = edge->op->outputs()[i];
         if (!output || output->stamp == stamp_) continue;
@@ -355,6 +356,7 @@ void Lineage::held_dependents(Storage& storage, std::vector<Storage*>& found) {
       }
     }
   }
+  return seen;
 }
 
 void Lineage::missing(std::span<Storage* const> goals, std::vector<Op*>& order) {

@@ -73,8 +73,8 @@ class Lineage {
   Seconds projected_cost(Storage& storage);
 
   // Everything that outside holders could need the present value of this storage for: held, pinned or locked storages
-  // that depend on it through storages that are none of these.
-  void held_dependents(Storage& storage, std::vector<Storage*>& found);
+  // that depend on it through storages that are none of these. Returns how many ops it looked at.
+  std::size_t held_dependents(Storage& storage, std::vector<Storage*>& found);
   // The ops that bring these back, as far as they are absent, in an order in which they can run.
   void missing(std::span<Storage* const> goals, std::vector<Op*>& order);
   // The bytes that each of these has to have at once to run, absent inputs brought back one after the other (Sethi and

@@ -9,9 +9,12 @@ namespace coop {
 
 // --- the program ---------------------------------------------------------------------------------------------------------
 
-void Program::source(Bytes bytes, std::int64_t carries) {
-  instructions.push_back(
-      {.kind = Instruction::Kind::source, .tensor = tensors++, .carries = carries, .outputs = {{bytes, -1}}});
+void Program::source(Bytes bytes, bool parameter, std::int64_t carries) {
+  instructions.push_back({.kind = Instruction::Kind::source,
+                          .parameter = parameter,
+                          .tensor = tensors++,
+                          .carries = carries,
+                          .outputs = {{bytes, -1}}});
 }
 
 void Program::op(std::vector<std::uint32_t> inputs, const std::vector<std::pair<Bytes, std::int32_t>>& outputs,
@@ -138,7 +141,9 @@ void Player::run_source(const Instruction& instruction) {
   }
   const Bytes bytes = instruction.outputs[0].bytes;
   engine_->expect(Side::low);
-  name(instruction.tensor, bind(bytes ? engine_->allocate(bytes) : nullptr, bytes));
+  Home& made = bind(bytes ? engine_->allocate(bytes) : nullptr, bytes);
+  made.parameter = instruction.parameter;
+  name(instruction.tensor, made);
 }
 
 // --- an op ---------------------------------------------------------------------------------------------------------------
@@ -175,8 +180,12 @@ void Player::run_op(const Instruction& op) {
 void Player::collect(const Instruction& op) {
   operands_.clear();
   written_.clear();
-  for (const std::uint32_t input : op.inputs) {
-    Storage* storage = home(input).storage;
+  passing_ = false;
+  for (std::uint32_t i = 0; i < op.inputs.size(); ++i) {
+    const Home& from = home(op.inputs[i]);
+    Storage* storage = from.storage;
+    const bool writes = std::find(op.writes.begin(), op.writes.end(), i) != op.writes.end();
+    passing_ = passing_ || (storage && !writes && !from.parameter && storage->source());
     if (!storage || (storage->slot < operands_.size() && operands_[storage->slot] == storage)) continue;
     storage->slot = static_cast<std::uint32_t>(operands_.size());
     operands_.push_back(storage);
@@ -192,7 +201,7 @@ bool Player::worth_recording(const Instruction& op) const {
   const Options& options = engine_->options();
   const Storage* target = written_.size() == 1 ? written_[0] : nullptr;
   return options.evict && op.replayable && !op.outputs.empty() && (!op.backward || options.record_backward) &&
-         (op.writes.empty() || (target && target->producer && target->versions < options.max_versions)) &&
+         (op.writes.empty() || (target && target->producer && target->versions < options.max_versions && !passing_)) &&
          !engine_->too_deep(operands_);
 }
 

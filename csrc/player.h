@@ -24,6 +24,7 @@ struct Program {
     Kind kind;
     bool backward = false;
     bool replayable = true;
+    bool parameter = false;    // a source that stays
     std::uint32_t tensor = 0;  // of a source, hold or release; of an op: its first output
     std::int64_t carries = -1;
     std::vector<std::uint32_t> inputs = {};
@@ -35,7 +36,7 @@ struct Program {
   std::vector<Instruction> instructions;
   std::uint32_t tensors = 0;
 
-  void source(Bytes bytes, std::int64_t carries);
+  void source(Bytes bytes, bool parameter, std::int64_t carries);
   void op(std::vector<std::uint32_t> inputs, const std::vector<std::pair<Bytes, std::int32_t>>& outputs,
           std::vector<std::uint32_t> writes, Seconds cost, Bytes scratch, bool backward, bool replayable);
   void hold(std::uint32_t tensor);
@@ -75,6 +76,7 @@ class Player final : public Driver {
     Storage* storage = nullptr;  // null: it has no bytes, or nobody holds it any more
     std::uint32_t references = 0;
     int step = 0;  // the last one it belongs to
+    bool parameter = false;
   };
 
   void run(const Instruction& instruction);
@@ -103,6 +105,7 @@ class Player final : public Driver {
   std::vector<Block*> blocks_;
   std::vector<Home*> made_;
   Storage* old_ = nullptr;
+  bool passing_ = false;  // it reads a source that is no parameter
   int step_ = 0;
   std::size_t at_ = 0, floor_setter_ = 0;
   Bytes floor_ = 0;

@@ -4,8 +4,12 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
+#include <c10/core/DefaultDtype.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/StorageImpl.h>
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
 
 namespace coop {
 
@@ -27,6 +31,19 @@ at::CPUGeneratorImpl& RandomState::global() {
   return *at::check_generator<at::CPUGeneratorImpl>(at::detail::getDefaultCPUGenerator());
 }
 
+namespace {
+
+#if defined(__x86_64__)
+constexpr unsigned kDenormalBits = 0x8040;  // flush to zero, denormals are zero
+unsigned denormal_mode() { return _mm_getcsr() & kDenormalBits; }
+void set_denormal_mode(unsigned mode) { _mm_setcsr((_mm_getcsr() & ~kDenormalBits) | mode); }
+#else
+unsigned denormal_mode() { return 0; }
+void set_denormal_mode(unsigned) {}
+#endif
+
+}  // namespace
+
 Settings Settings::now() {
   const at::Context& context = at::globalContext();
   return {at::get_num_threads(),
@@ -34,7 +51,9 @@ Settings Settings::now() {
           context.userEnabledMkldnn(),
           context.deterministicAlgorithms(),
           context.deterministicAlgorithmsWarnOnly(),
-          context.deterministicFillUninitializedMemory()};
+          context.deterministicFillUninitializedMemory(),
+          denormal_mode(),
+          c10::get_default_dtype()};
 }
 
 void Settings::apply() const {
@@ -46,6 +65,8 @@ void Settings::apply() const {
   if (mkldnn != before.mkldnn) context.setUserEnabledMkldnn(mkldnn);
   context.setDeterministicAlgorithms(deterministic, deterministic_warn_only);
   context.setDeterministicFillUninitializedMemory(fill_uninitialised);
+  if (denormals != before.denormals) set_denormal_mode(denormals);
+  if (dtype != before.dtype) c10::set_default_dtype(dtype);
 }
 
 void Draft::spec(const at::Tensor& tensor, std::int32_t edge, const void* value, Bytes value_bytes) {

@@ -9,6 +9,7 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
 #include <c10/util/SmallVector.h>
+#include <c10/util/typeid.h>
 
 #include <cstring>
 #include <memory>
@@ -39,6 +40,8 @@ struct Settings {
   bool deterministic = false;
   bool deterministic_warn_only = false;
   bool fill_uninitialised = false;
+  unsigned denormals = 0;  // how this thread's processor treats them
+  caffe2::TypeMeta dtype;  // of new tensors
 
   static Settings now();
   void apply() const;

@@ -172,6 +172,7 @@ void Engine::replay(Op& op, Lock& lock) {
     if (!output || output->resident()) {  // nobody's any more, or still here
       give_back(block);
     } else {
+      if (block->bytes < output->bytes) throw std::logic_error("rule 4: a replay gave less than the op did");
       raw_ -= block->bytes;
       place(*output, block);
     }

@@ -63,7 +63,10 @@ Scope::Scope(const Options& options) {
   // Address space behind the arena, out of bounds until the scope ends: see close.
   void* memory = mmap(nullptr, kReserve * mapped_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) throw std::bad_alloc();
-  mprotect(memory, mapped_, PROT_READ | PROT_WRITE);
+  if (mprotect(memory, mapped_, PROT_READ | PROT_WRITE) != 0) {
+    munmap(memory, kReserve * mapped_);
+    throw std::bad_alloc();
+  }
   madvise(memory, mapped_, MADV_HUGEPAGE);
   base_ = static_cast<char*>(memory);
   engine_ = std::make_unique<Engine>(options, *this);
@@ -74,7 +77,7 @@ Scope::Scope(const Options& options) {
 Scope::~Scope() {
   {
     const std::lock_guard<std::mutex> lock(scopes_mutex);
-    std::erase(scopes(), this);
+    std::erase(scopes(), this);  // a scope that was never opened
   }
   engine_.reset();
   munmap(base_, kReserve * mapped_);
@@ -89,8 +92,8 @@ void Scope::open(std::unique_ptr<Scope> scope) {
 std::size_t Scope::close() {
   Scope* scope = active_.load();
   // What is evicted comes back, in room beyond the budget if need be.
-  mprotect(scope->base_, kReserve * scope->mapped_, PROT_READ | PROT_WRITE);
-  const Bytes budget = std::exchange(scope->size_, kReserve * scope->mapped_);
+  const bool more = mprotect(scope->base_, kReserve * scope->mapped_, PROT_READ | PROT_WRITE) == 0;
+  const Bytes budget = std::exchange(scope->size_, more ? kReserve * scope->mapped_ : scope->size_);
   const std::size_t lost = scope->engine_->retire(scope->size_ - budget);
   active_.store(nullptr, std::memory_order_release);
   scope->foreign_.clear();
@@ -107,7 +110,13 @@ std::size_t Scope::close() {
 }
 
 void Scope::drop_if_done(Scope* scope) {
-  if (scope->closed_ && scope->engine_->empty()) delete scope;
+  {
+    const std::lock_guard<std::mutex> lock(scopes_mutex);
+    const auto found = std::find(scopes().begin(), scopes().end(), scope);
+    if (found == scopes().end() || !scope->closed_ || scope->guests_ || !scope->engine_->empty()) return;
+    scopes().erase(found);  // whoever does this deletes it
+  }
+  delete scope;
 }
 
 Scope* Scope::owner_of(const void* address) {
@@ -225,6 +234,7 @@ void Scope::expose(c10::StorageImpl* impl) {
 void Scope::watch_pointer(c10::StorageImpl* impl) {
   if (impl->has_materializer()) return;
   impl->set_materializer([](c10::StorageImpl* touched) {
+    const Turn turn;
     if (Scope* scope = active()) {
       if (Storage* storage = scope->known_storage_of(touched); storage && !storage->foreign) {
         try {
@@ -241,7 +251,11 @@ void Scope::ignore_pointer(c10::StorageImpl* impl) {
   if (impl->has_materializer()) impl->clear_materializer();
 }
 
-void Scope::empty_trash() { std::exchange(trash_, {}); }
+void Scope::empty_trash() {
+  decltype(trash_) trash;  // emptied after the lock is open
+  const std::lock_guard<std::mutex> lock(maps_mutex_);
+  trash.swap(trash_);
+}
 
 // --- Driver ------------------------------------------------------------------------------------------------------------
 

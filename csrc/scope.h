@@ -61,6 +61,21 @@ class Scope final : public Driver {
   static void watch_pointer(c10::StorageImpl* impl);
   static void ignore_pointer(c10::StorageImpl* impl);
 
+  // While one of these lives, the scope does, even closed.
+  class Guest {
+   public:
+    explicit Guest(Scope* scope) : scope_(scope) { ++scope->guests_; }
+    ~Guest() {
+      --scope_->guests_;
+      drop_if_done(scope_);
+    }
+    Guest(const Guest&) = delete;
+    Guest& operator=(const Guest&) = delete;
+
+   private:
+    Scope* scope_;
+  };
+
   // Releases what must not be released under the engine's lock.
   void empty_trash();
 
@@ -94,6 +109,7 @@ class Scope final : public Driver {
   std::size_t size_ = 0;
   std::size_t mapped_ = 0;
   bool closed_ = false;
+  std::atomic<int> guests_ = 0;
   std::mutex maps_mutex_;
   std::unordered_map<const c10::StorageImpl*, Foreign> foreign_;
   std::unordered_map<const Storage*, Storage*> snapshots_;  // bytes when last read, of what others may write to

@@ -104,7 +104,8 @@ struct Operands {
   Bytes largest = 0;
   bool exotic = false;
   bool shared = false;
-  bool grows = false;  // writes into an empty tensor, which will get memory it has not now
+  bool grows = false;    // writes into an empty tensor, which will get memory it has not now
+  bool passing = false;  // reads a source that is no parameter: a gradient, a batch
 
   void clear() {
     storages.clear();
@@ -112,7 +113,7 @@ struct Operands {
     written.clear();
     statistics.clear();
     largest = 0;
-    exotic = shared = grows = false;
+    exotic = shared = grows = passing = false;
   }
 
   void add(Scope& scope, const at::Tensor& tensor, std::vector<Storage*>* write) {
@@ -134,7 +135,9 @@ struct Operands {
       largest = std::max(largest, storage->bytes);
       shared = shared || Scope::shared_outside(*storage);
     }
-    if (storage->producer && is_leaf_variable(impl)) scope.engine().commit(*storage);
+    const bool leaf = is_leaf_variable(impl);
+    if (storage->producer && leaf) scope.engine().commit(*storage);
+    passing = passing || (!write && !leaf && storage->source() && storage->bytes > kByValueLimit);
     if (write && std::find(write->begin(), write->end(), storage) == write->end()) write->push_back(storage);
   }
 };
@@ -204,8 +207,21 @@ Workspace& workspace() {
 
 class Call {
  public:
-  Call(Scope& scope, OpInfo& info, c10::DispatchKeySet below, torch::jit::Stack& stack)
-      : Call(scope, info, below, stack, workspace()) {}
+  Call(Scope& scope, OpInfo& info, c10::DispatchKeySet below, torch::jit::Stack& stack, Workspace& space)
+      : operands_(space.operands),
+        edges_(space.edges),
+        edge_of_(space.edge_of),
+        snapshots_(space.snapshots),
+        outputs_(space.outputs),
+        places_(space.places),
+        saved_(space.saved),
+        late_(space.late),
+        draft_(space.draft),
+        scope_(scope),
+        engine_(scope.engine()),
+        info_(info),
+        below_(below),
+        stack_(stack) {}
 
   void run() {
     try {
@@ -281,11 +297,11 @@ class Call {
     const bool backward = !options.record_backward && in_plain_backward();
     record_ = options.evict && info_.replayable && !backward && !stores_gradient(info_) && info_.returns > 0 &&
               !operands_.exotic && !operands_.grows &&
-              (operands_.written.empty() || (target && target->producer && target->versions < options.max_versions)) &&
+              (operands_.written.empty() || (target && may_be_renamed(*target))) &&
               !engine_.too_deep(operands_.storages);
     if (!options.in_place) {
       for (Storage* storage : operands_.written) {
-        if (!storage->producer) continue;
+        if (!storage->producer || storage->locks > 1) continue;  // an op around this one may know its address
         if (old_) engine_.reconsider(*old_);
         old_ = engine_.copy_on_write(*storage);
         Scope::ignore_pointer(static_cast<c10::StorageImpl*>(storage->handle));  // the kernel will take it
@@ -303,6 +319,12 @@ class Call {
     }
     // What goes soon lies at the high end: gradients on their way, and what is cheap to bring back.
     engine_.expect(backward ? Side::high : info_.factory ? Side::low : engine_.side_of(info_.density));
+  }
+
+  // A storage that is updated in place from something that passes by, as an optimizer's moments are from gradients,
+  // would keep it and all that came before it: it becomes a source instead.
+  bool may_be_renamed(const Storage& target) const {
+    return target.producer && target.versions < engine_.options().max_versions && !operands_.passing;
   }
 
   // Operands that others may write to are recorded as copies of what they are now.
@@ -423,17 +445,18 @@ class Call {
   void kernel() {
     const bool random = info_.random && record_;
     if (random) random_ = std::make_unique<RandomState>(RandomState::of(RandomState::global()));
-    const bool repeatable =
-        operands_.written.empty() && operands_.statistics.empty() && !operands_.grows && engine_.options().rescue;
+    const bool repeatable = info_.replayable && operands_.written.empty() && operands_.statistics.empty() &&
+                            !operands_.grows && engine_.options().rescue;
     const std::size_t height = stack_.size();
     saved_.clear();
-    std::optional<RandomState> before;
+    std::vector<std::pair<at::Generator, RandomState>> before;
     if (repeatable) {
       const std::size_t first = height - info_.arguments.size();
       for (std::size_t i = first; i < height; ++i) {
         if (info_.arguments[i - first].taken && !stack_[i].isNone()) saved_.emplace_back(i, stack_[i]);
+        if (stack_[i].isGenerator()) remember(stack_[i].toGenerator(), before);
       }
-      if (info_.random) before = random ? *random_ : RandomState::of(RandomState::global());
+      if (info_.random) remember(at::detail::getDefaultCPUGenerator(), before);
     }
     for (int tries = 0;; ++tries) {
       try {
@@ -442,11 +465,16 @@ class Call {
       } catch (const Shortage&) {
         if (!repeatable || tries == 2 || stack_.size() != height) throw;
         for (auto& [at, value] : saved_) stack_[at] = value;
-        if (before) before->restore(RandomState::global());
+        for (const auto& [generator, state] : before) state.restore(*generator.get<at::CPUGeneratorImpl>());
         rescue(tries == 0 ? &Engine::pack : &Engine::compact);
       }
     }
     saved_.clear();
+  }
+
+  static void remember(const at::Generator& generator, std::vector<std::pair<at::Generator, RandomState>>& states) {
+    if (generator.device().is_cpu())
+      states.emplace_back(generator, RandomState::of(*generator.get<at::CPUGeneratorImpl>()));
   }
 
   // No kernel runs now: operands stay, but may be moved.
@@ -460,6 +488,12 @@ class Call {
   }
 
   void timed() {
+    if (!info_.replayable) {
+      // A custom operator may call others, which are seen as always, and wait for other threads.
+      const Interlude interlude;
+      info_.op.redispatchBoxed(below_, &stack_);
+      return;
+    }
     const InsideOp inside;
     const Seconds room = engine_.room_seconds();
     const std::uint64_t start = ticks();
@@ -552,7 +586,7 @@ class Call {
     late_.clear();
     forget_snapshots();
     leave();
-    engine_.ran(cost_);
+    engine_.ran(cost_);  // of a custom operator: nothing beyond the ops that it called
     scope_.empty_trash();
   }
 
@@ -563,22 +597,6 @@ class Call {
       throw_out_of_budget(shortage, info_.name);
     }
   }
-
-  Call(Scope& scope, OpInfo& info, c10::DispatchKeySet below, torch::jit::Stack& stack, Workspace& space)
-      : operands_(space.operands),
-        edges_(space.edges),
-        edge_of_(space.edge_of),
-        snapshots_(space.snapshots),
-        outputs_(space.outputs),
-        places_(space.places),
-        saved_(space.saved),
-        late_(space.late),
-        draft_(space.draft),
-        scope_(scope),
-        engine_(scope.engine()),
-        info_(info),
-        below_(below),
-        stack_(stack) {}
 
   Operands& operands_;
   std::vector<Storage*>& edges_;
@@ -603,46 +621,33 @@ class Call {
 
 // --- the fallback --------------------------------------------------------------------------------------------------------
 
-// Managed threads take turns, one op at a time: a replay borrows the global random state. Custom operators are not held
-// up: they may wait for other threads, and are never replayed.
-std::mutex turns;
-
-class Turn {
- public:
-  explicit Turn(const OpInfo& info) : taken_(info.replayable) {
-    if (taken_ && !turns.try_lock()) lock_without_gil(turns);
-  }
-  ~Turn() {
-    if (taken_) turns.unlock();
-  }
-  Turn(const Turn&) = delete;
-  Turn& operator=(const Turn&) = delete;
-
- private:
-  const bool taken_;
-};
-
 void redispatch_unseen(const OpInfo& info, c10::DispatchKeySet below, torch::jit::Stack& stack) {
   const c10::impl::ExcludeDispatchKeyGuard unseen(c10::DispatchKey::Fake);
   info.op.redispatchBoxed(below, &stack);
 }
 
 // A result whose memory is not known to be anybody's yet becomes a source.
-void bind_results(Scope& scope, const OpInfo& info, const torch::jit::Stack& stack) {
+void bind_results(const OpInfo& info, const torch::jit::Stack& stack) {
   for_each_result(info, stack, [&](const at::Tensor& tensor, std::size_t, std::size_t) {
     if (!plain(tensor.unsafeGetTensorImpl())) return;
     c10::StorageImpl* impl = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
     const c10::DataPtr& pointer = impl->_mutable_data_ptr_no_checks();
-    if (pointer.get_deleter() == &release_raw && scope.contains(pointer.get())) scope.storage_of(impl);
+    if (pointer.get_deleter() != &release_raw) return;
+    const Turn turn;
+    if (Scope* scope = Scope::active(); scope && scope->contains(pointer.get())) scope->storage_of(impl);
   });
 }
 
-void commit_result(Scope& scope, const OpInfo& info, const c10::IValue& result) {
+void commit_result(const OpInfo& info, const c10::IValue& result) {
   if (!result.isTensor() || !plain(result.toTensor().unsafeGetTensorImpl())) return;
-  Storage* storage = scope.storage_of(result.toTensor().unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
+  const Turn turn;
+  Scope* scope = Scope::active();
+  if (!scope) return;
+  Storage* storage =
+      scope->storage_of(result.toTensor().unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
   if (!storage || storage->foreign) return;
   try {
-    scope.engine().commit(*storage);
+    scope->engine().commit(*storage);
   } catch (const Shortage& shortage) {
     throw_out_of_budget(shortage, info.name);
   }
@@ -685,37 +690,50 @@ void run_reshape(Scope& scope, const OpInfo& info, c10::DispatchKeySet below, to
     throw;
   }
   leave();
-  bind_results(scope, info, stack);
+  bind_results(info, stack);
 }
 
 void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const c10::DispatchKeySet below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::Fake);
-  Scope* scope = Scope::active();
   OpInfo& info = OpInfo::of(op);
-  if (!scope || in_op || info.kind == OpInfo::Kind::pass) {
+  if (in_op || info.kind == OpInfo::Kind::pass || !Scope::active()) {
     op.redispatchBoxed(below, stack);
     return;
   }
-  switch (info.kind) {
-    case OpInfo::Kind::view:
-      redispatch_unseen(info, below, *stack);
-      bind_results(*scope, info, *stack);
-      if (stores_gradient(info)) commit_result(*scope, info, stack->back());
-      break;
-    case OpInfo::Kind::reshape: {
-      const Turn turn(info);
-      run_reshape(*scope, info, below, *stack);
-      break;
-    }
-    default: {
-      const Turn turn(info);
-      Call(*scope, info, below, *stack).run();
-      break;
-    }
+  if (info.kind == OpInfo::Kind::view) {
+    redispatch_unseen(info, below, *stack);
+    bind_results(info, *stack);
+    if (stores_gradient(info)) commit_result(info, stack->back());
+    return;
+  }
+  const Turn turn;
+  Scope* scope = Scope::active();  // it may have been closed while we waited
+  if (!scope) {
+    op.redispatchBoxed(below, stack);
+  } else if (info.kind == OpInfo::Kind::reshape) {
+    run_reshape(*scope, info, below, *stack);
+  } else if (info.replayable) {
+    Call(*scope, info, below, *stack, workspace()).run();
+  } else {
+    Workspace own;  // ops that it calls use the thread's
+    const Scope::Guest guest(scope);
+    Call(*scope, info, below, *stack, own).run();
   }
 }
 
 }  // namespace
+
+// Managed threads take turns, one op at a time: a replay borrows the global random state.
+static std::recursive_mutex turns;
+
+Turn::Turn() {
+  if (!turns.try_lock()) lock_without_gil(turns);
+}
+Turn::~Turn() { turns.unlock(); }
+Interlude::Interlude() { turns.unlock(); }
+Interlude::~Interlude() {
+  if (!turns.try_lock()) lock_without_gil(turns);
+}
 
 InsideOp::InsideOp() : before_(in_op) { in_op = true; }
 InsideOp::~InsideOp() { in_op = before_; }
@@ -744,7 +762,7 @@ void install_allocator() {
   if (system) return;
   system = c10::GetAllocator(c10::kCPU);
   // A child has one thread, and nobody who could end another's turn.
-  pthread_atfork(nullptr, nullptr, [] { new (&turns) std::mutex; });
+  pthread_atfork(nullptr, nullptr, [] { new (&turns) std::recursive_mutex; });
   c10::SetAllocator(c10::kCPU, &hook, 255);
 }
 

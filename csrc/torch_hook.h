@@ -12,7 +12,24 @@ void manage_this_thread(bool on);
 bool this_thread_is_managed();
 
 // Locks without keeping others from the GIL meanwhile.
-void lock_without_gil(std::mutex& mutex);
+void lock_without_gil(std::recursive_mutex& mutex);
+
+// Whoever runs an op, brings a storage back or ends the scope does so while no other thread does.
+class Turn {
+ public:
+  Turn();
+  ~Turn();
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+};
+// While one of these lives, the turn is given up.
+class Interlude {
+ public:
+  Interlude();
+  ~Interlude();
+  Interlude(const Interlude&) = delete;
+  Interlude& operator=(const Interlude&) = delete;
+};
 
 // While one of these lives, a kernel runs on this thread.
 class InsideOp {

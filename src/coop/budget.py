@@ -4,10 +4,13 @@ One scope is open at a time, on the thread that opened it. Threads that are star
 happens where tensors meet the world outside of PyTorch's operators.
 """
 
+import contextlib
 import dataclasses
 import os
 import threading
+import warnings
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -106,7 +109,13 @@ class Memory:
             raise RuntimeError(
                 "a coop budget is already in force; budgets do not nest, and there is one for each process"
             )
-        _C.open(self._options, self._events)
+        try:
+            _C.open(self._options, self._events)
+        except MemoryError:
+            raise MemoryError(
+                f"the system does not give {format_bytes(self._options.budget)} of address space. "
+                "Tip: look at `ulimit -v` and at vm.overcommit_memory"
+            ) from None
         self._state, self._thread = "open", threading.get_ident()
         try:
             self._boundary.install()
@@ -127,7 +136,13 @@ class Memory:
         self._final = self.stats()
         self._state = "closed"
         self._boundary.remove()
-        _C.close()
+        lost = _C.close()
+        if lost and kind is None:
+            warnings.warn(
+                f"{lost} tensors were evicted when the budget's scope ended, and there was no room to bring them back: "
+                "reading them is an error now",
+                stacklevel=2,
+            )
 
     def stats(self) -> Stats:
         """What has happened so far; after the scope has ended, what happened in it."""
@@ -224,10 +239,14 @@ def measure() -> Memory:
 
 
 def _machine_bytes() -> int:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError):  # the system does not say
-        return 0
+    """Of the machine, or of the container if that allows less. 0: the system does not say."""
+    limits = []
+    with contextlib.suppress(ValueError, OSError):
+        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):  # cgroups, new and old
+        with contextlib.suppress(ValueError, OSError):
+            limits.append(int(Path("/sys/fs/cgroup", name).read_text()))  # ValueError: "max"
+    return min(limits, default=0)
 
 
 def _tensors(things: Iterable[Any]) -> Iterator[torch.Tensor]:

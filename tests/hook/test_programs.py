@@ -493,3 +493,130 @@ def test_meta_and_empty_tensors():
         return list(meta.shape), empty @ torch.randn(8, 3), torch.cat([empty, torch.randn(2, 8)]), wide().sum()
 
     same_in_budget(program, ratios=(1.0,), evictions=False)
+
+
+@pytest.mark.parametrize("change", ["dtype", "denormals"])
+def test_settings_that_change_between_an_op_and_its_replay(change):
+    def program():
+        kept = []
+        for on in (True, False):
+            if change == "dtype":
+                torch.set_default_dtype(torch.float64 if on else torch.float32)
+            else:
+                torch.set_flush_denormal(on)
+            kept += [torch.arange(10000) / 7, torch.randn(100, 100) * 1e-38 * 0.1]
+            kept += [kept[-1] @ torch.eye(100) for _ in range(20)]
+        return [t.clone() for t in kept]
+
+    try:
+        same_in_budget(program)
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_flush_denormal(False)
+
+
+def test_an_explicit_generator_advances_once_when_an_op_is_tried_again():
+    def program(memory=None):
+        gap = torch.zeros(600_000, requires_grad=True)
+        weights = torch.rand(64, 4096)
+        if memory:
+            memory.commit(weights)
+        del gap
+        generator = torch.Generator().manual_seed(5)
+        return torch.multinomial(weights, 2000, generator=generator), generator.get_state()
+
+    torch.manual_seed(1)
+    expected = program()
+    moved = 0
+    for room in (3.5, 3.6, 3.7, 3.8):
+        torch.manual_seed(1)
+        with coop.budget(int(room * 2**20)) as memory:
+            assert_same(expected, program(memory))
+        moved += memory.stats().moves
+    assert moved > 0
+
+
+def test_custom_operators_call_ops_that_are_seen():
+    table = None
+
+    @torch.library.custom_op("coop_tests::lookup", mutates_args=())
+    def lookup(x: torch.Tensor) -> torch.Tensor:
+        return x + table
+
+    @torch.library.custom_op("coop_tests::large", mutates_args=())
+    def large(x: torch.Tensor) -> torch.Tensor:
+        return torch.ones(600, 1000) @ torch.ones(1000, 600) + x
+
+    def program():
+        nonlocal table
+        table = wide().exp()
+        kept = [wide()]
+        for _ in range(20):
+            kept.append((kept[-1] @ kept[-1]).tanh())
+        result = lookup(kept[3])
+        table = None
+        return [result, *(k.clone() for k in kept)]
+
+    same_in_budget(program)
+    with coop.budget("4MiB") as memory, pytest.raises(coop.OutOfBudget):
+        large(torch.ones(600, 600))
+    assert memory.stats().budget == 4 << 20
+
+
+def test_partial_writes_into_memory_that_nothing_has_set():
+    with coop.budget("500KiB", checks=2) as memory:
+        for _ in range(6):
+            b = torch.empty(4, 100, 100)
+            b[:2] = torch.randn(2, 100, 100)
+            kept = [torch.randn(100, 100)]
+            for _ in range(12):
+                kept.append((kept[-1] @ kept[-1]).tanh() + 0.1)
+            (b[:2] * 2).sum()
+        assert memory.stats().evictions > 0
+
+
+def test_leaving_the_scope_while_another_thread_runs_ops():
+    done = threading.Event()
+    failures = []
+
+    def work():
+        try:
+            while not done.is_set():
+                x = torch.randn(100, 100)
+                (x @ x).tanh().sum()
+        except Exception as error:
+            failures.append(error)
+
+    for _ in range(8):
+        done.clear()
+        with coop.budget("2MiB"):
+            thread = threading.Thread(target=work)
+            thread.start()
+            kept = [torch.randn(100, 100) / 10]
+            for _ in range(60):
+                kept.append((kept[-1] @ kept[-1]).tanh() + 0.1)
+        sums = [float(k.sum()) for k in kept]
+        done.set()
+        thread.join()
+        assert len(sums) == 61
+    assert not failures
+
+
+def test_random_numbers_of_one_thread_while_another_brings_tensors_back():
+    def draws():
+        return [torch.rand(64).sum().item() for _ in range(3000)]
+
+    torch.manual_seed(3)
+    expected = draws()
+    with coop.budget("4MiB") as memory:
+        kept = [torch.rand(256, 256) * 1.0 for _ in range(40)]
+        torch.manual_seed(3)
+        actual = []
+        thread = threading.Thread(target=lambda: actual.extend(draws()))
+        thread.start()
+        while thread.is_alive():
+            for t in kept:
+                memory.materialise(t)
+        thread.join()
+        assert memory.stats().rematerialisations > 0
+    assert actual == expected

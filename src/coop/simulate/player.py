@@ -59,7 +59,11 @@ class Player:
         for instruction in trace.instructions:
             match instruction:
                 case Source():
-                    self._program.source(instruction.bytes, -1 if instruction.carries is None else instruction.carries)
+                    self._program.source(
+                        instruction.bytes,
+                        instruction.kind == "parameter",
+                        -1 if instruction.carries is None else instruction.carries,
+                    )
                 case Op():
                     self._program.op(
                         instruction.inputs,
