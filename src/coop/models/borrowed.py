@@ -101,8 +101,11 @@ def gpt(small: bool) -> Network:
 
     def loss(model: nn.Module, inputs: Inputs) -> Tensor:
         words = inputs[0]
+        # Given in full, or transformers would look for packed sequences, at values that fake tensors do not have.
+        mask = torch.full((1, 1, length, length), torch.finfo(torch.float32).min).triu(1)
         following = nn.functional.pad(words[:, 1:], (0, 1), value=-100)
-        return nn.functional.cross_entropy(model(words).logits.flatten(0, 1), following.flatten())
+        logits = model(words, attention_mask=mask).logits
+        return nn.functional.cross_entropy(logits.flatten(0, 1), following.flatten())
 
     return Network("gpt-2.7b", build, batch, 2, adam, loss)
 
