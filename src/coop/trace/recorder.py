@@ -95,10 +95,39 @@ class _Call:
         return self.inputs.setdefault(tensor, len(self.inputs))
 
 
+class Updates:
+    """Knows whether an optimizer is at work, and tells when one has ended.
+
+    Not a part of the recorder, because one recorder may follow another at the end of an update, where hooks cannot be
+    added.
+    """
+
+    def __init__(self, ended: Callable[[], None] = lambda: None) -> None:
+        self.running = 0
+        self._ended = ended
+        self._hooks: list[Any] = []
+
+    def __enter__(self) -> "Updates":
+        self._hooks = [register_optimizer_step_pre_hook(self._begin), register_optimizer_step_post_hook(self._end)]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def _begin(self, *_: Any) -> None:
+        self.running += 1
+
+    def _end(self, *_: Any) -> None:
+        self.running -= 1
+        if not self.running:
+            self._ended()
+
+
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records what happens while it is active. Numbers are given in the order of appearance; see recording.py."""
 
-    def __init__(self, cost: Cost = measured) -> None:
+    def __init__(self, updates: "Updates", cost: Cost = measured) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.instructions: list[Instruction] = []
         self.ops: list[Op] = []
@@ -112,24 +141,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._cost = cost
         self._schemas: dict[Any, _Schema] = {}
         self._next = 0
-        self._updating = 0
-        self._hooks: list[Any] = []
+        self._updates = updates
 
     def __enter__(self) -> "Recorder":
         self.existing.find()
         for storage, kind in self.existing.take():
             self.adopted[storage._cdata] = self._adopt(storage, kind).current
-        self._hooks = [
-            register_optimizer_step_pre_hook(lambda *_: self._update(1)),
-            register_optimizer_step_post_hook(lambda *_: self._update(-1)),
-        ]
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
-        for hook in self._hooks:
-            hook.remove()
         for stored in self.storages.values():
             stored.watch = None
             stored.held = dict.fromkeys(stored.held)  # drops the watches, not the numbers
@@ -276,9 +298,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._next += 1
         return self._next - 1
 
-    def _update(self, more: int) -> None:
-        self._updating += more
-
     def sources(self) -> list[int]:
         """Those that were there at the beginning and have to do with what was recorded, in an order that repeats."""
         addresses = {tensor: address for address, tensor in self.adopted.items()}
@@ -288,7 +307,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _phase(self) -> str:
         if torch._C._current_graph_task_id() != -1:
             return "backward"
-        return "optimizer" if self._updating else "forward"
+        return "optimizer" if self._updates.running else "forward"
 
     @staticmethod
     def _argument(schema: _Schema, args: Any, kwargs: Any) -> bool:

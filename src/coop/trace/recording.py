@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from coop import _C
-from coop.trace.recorder import Cost, Recorder, held_at_end, measured
+from coop.trace.recorder import Cost, Recorder, Updates, held_at_end, measured
 from coop.trace.trace import FRESH, Instruction, Op, Output, Release, Source, Trace, storages_of
 
 
@@ -27,11 +27,11 @@ def record(
         raise RuntimeError("a step is recorded outside of a coop budget: inside, its tensors would count as exposed")
     for _ in range(warm_up):
         step()
-    before, recorder = Recorder(cost), Recorder(cost)
-    with before:
-        step()
-    with recorder:
-        step()
+    with Updates() as updates:
+        with Recorder(updates, cost) as before:
+            step()
+        with Recorder(updates, cost) as recorder:
+            step()
     return assemble(recorder, before, name, device)
 
 
