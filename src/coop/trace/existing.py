@@ -22,16 +22,20 @@ class Existing:
         self._groups: list[list[int]] = []
 
     def find(self) -> None:
+        kinds: dict[type, list[Any] | None] = {}  # of a million objects there are few types
+        tensors: list[Tensor] = []
         modules: list[nn.Module] = []
         optimizers: list[torch.optim.Optimizer] = []
+        families: list[tuple[type, list[Any]]] = [
+            (Tensor, tensors), (nn.Module, modules), (torch.optim.Optimizer, optimizers),
+        ]  # fmt: skip
         for thing in gc.get_objects():
             kind = type(thing)  # isinstance would ask the thing, and things give all kinds of answers
-            if issubclass(kind, Tensor):
-                self._note([thing], "data")
-            elif issubclass(kind, nn.Module):
-                modules.append(thing)
-            elif issubclass(kind, torch.optim.Optimizer):
-                optimizers.append(thing)
+            if kind not in kinds:
+                kinds[kind] = next((members for family, members in families if issubclass(kind, family)), None)
+            if (members := kinds[kind]) is not None:
+                members.append(thing)
+        self._note(tensors, "data")
         for module in modules:
             self._group(parameter=list(module.parameters()), buffer=list(module.buffers()))
         for optimizer in optimizers:

@@ -82,6 +82,7 @@ def _sorted(recorder: Recorder) -> tuple[list[Source], list[Instruction]]:
 def _carried(recorder: Recorder, before: Recorder) -> dict[int, int]:
     """For sources: the tensor that takes their place in the following step."""
     held = set(held_at_end(recorder))
+    used = set(before.sources())
     repeated = _signature(recorder) == _signature(before)
     carries: dict[int, int] = {}
     for address, tensor in recorder.adopted.items():
@@ -89,7 +90,8 @@ def _carried(recorder: Recorder, before: Recorder) -> dict[int, int]:
         if old is None:
             continue
         if old.source is not None:
-            successor = now.current if now is not None and now.source == tensor else None
+            stays = old.source in used and now is not None and now.source == tensor
+            successor = now.current if now is not None and stays else None
         elif repeated and old.maker is not None:
             op, output = old.maker
             successor = recorder.ops[op].outputs[output].tensor
