@@ -89,6 +89,7 @@ def gpt(small: bool) -> Network:
             n_embd=width,
             n_layer=layers,
             n_head=heads,
+            activation_function="gelu_pytorch_tanh",  # the same as its own, in one op as GPUs do it
             use_cache=False,
             bos_token_id=0,
             eos_token_id=0,

@@ -170,7 +170,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _write_down(self, op: Any, schema: _Schema, args: Any, kwargs: Any, result: Any, nanoseconds: int) -> None:
         call, number = _Call(), len(self.ops)
-        updates = schema.batch_norm and (schema.training is None or self._argument(schema, args, kwargs))
+        updates = schema.batch_norm and (schema.training is None or self._trains(schema, args, kwargs))
         statistics: list[Tensor] = []
         written: list[tuple[Tensor, int]] = []
         for name, value in [*zip(schema.names, args, strict=False), *kwargs.items()]:
@@ -310,7 +310,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return "optimizer" if self._updates.running else "forward"
 
     @staticmethod
-    def _argument(schema: _Schema, args: Any, kwargs: Any) -> bool:
+    def _trains(schema: _Schema, args: Any, kwargs: Any) -> bool:
         """Whether a batch norm trains."""
         position = schema.names.index(schema.training or "")
         return bool(args[position] if position < len(args) else kwargs.get(schema.training))

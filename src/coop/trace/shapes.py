@@ -17,7 +17,9 @@ from coop.trace.recording import record
 from coop.trace.trace import Trace
 
 
-def shape_trace(network: Network, batch: int | None, device: Device, progress: Callable[[str], None] = print) -> Trace:
+def shape_trace(
+    network: Network, batch: int | None, device: Device, progress: Callable[[str], None] = lambda _: None
+) -> Trace:
     """Of one training step. `progress` is told what happens."""
     batch = network.batch_size if batch is None else batch
     with FakeTensorMode(), _FusedDropout(device.gpu):
