@@ -7,7 +7,7 @@
     print(memory.stats())
 
 `budget` opens a scope in which every tensor byte lies in one arena of the size you name. `measure` opens one without
-a limit and tells what the same program needs. `OutOfBudget` is raised when even eviction cannot make room.
+a limit and tells what the same program needs. `record` gives a trace of one step. `OutOfBudget` is raised when even eviction cannot make room.
 """
 
 from coop._version import __version__, check_torch
@@ -18,5 +18,6 @@ from coop.budget import Memory, Stats, budget, measure  # noqa: E402  the check 
 from coop.errors import OutOfBudget  # noqa: E402
 from coop.policies import POLICIES  # noqa: E402
 from coop.sizes import parse_bytes  # noqa: E402
+from coop.trace.recording import record  # noqa: E402
 
-__all__ = ["POLICIES", "Memory", "OutOfBudget", "Stats", "__version__", "budget", "measure", "parse_bytes"]
+__all__ = ["POLICIES", "Memory", "OutOfBudget", "Stats", "__version__", "budget", "measure", "parse_bytes", "record"]

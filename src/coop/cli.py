@@ -2,6 +2,7 @@
 
     coop run --budget 4GiB train.py --its --own --args
     coop run --measure train.py
+    coop trace bert-large -o bert.trace
 
 What is wrong with the command itself is told in one sentence, with exit code 2. Otherwise the exit code is the
 script's.
@@ -11,7 +12,7 @@ import contextlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn, TextIO
+from typing import TextIO
 
 import click
 from rich import box
@@ -20,11 +21,11 @@ from rich.table import Table
 
 from coop._version import __version__
 from coop.budget import Stats, budget, measure
+from coop.commands import Work, refuse
+from coop.commands.trace import trace
 from coop.policies import POLICIES
 from coop.run import run_script
 from coop.sizes import format_bytes
-
-Work = Callable[[], None]
 
 
 def main() -> None:
@@ -35,7 +36,7 @@ def main() -> None:
         usage.show()
         raise SystemExit(2) from None
     except click.ClickException as error:
-        _refuse(error.format_message())
+        refuse(error.format_message())
     if not callable(work):  # --help and --version have said all there is to say
         raise SystemExit(work or 0)
     work()
@@ -71,9 +72,7 @@ def run(size: str | None, policy: str, measuring: bool, script: str, args: tuple
     return lambda: run_script(script, source, list(args), memory, report)
 
 
-def _refuse(sentence: str) -> NoReturn:
-    print(f"coop: {sentence}", file=sys.stderr)
-    raise SystemExit(2)
+commands.add_command(trace)
 
 
 def _report_to(stream: TextIO, rows: Callable[[Stats], dict[str, str]]) -> Callable[[Stats], None]:

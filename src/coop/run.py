@@ -22,12 +22,17 @@ from coop.budget import Memory, Stats
 
 def run_script(path: str, source: bytes, arguments: list[str], memory: Memory, report: Callable[[Stats], None]) -> None:
     """Runs it in a scope that is open. At exit, whatever the reason, `report` gets the final statistics."""
+    _at_exit(lambda: report(memory.stats()))
+    run_main(path, source, arguments)
+
+
+def run_main(path: str, source: bytes, arguments: list[str]) -> None:
+    """Runs it without a scope."""
     main = _main_module(path)
     sys.modules["__main__"] = main
     sys.argv[:] = [path, *arguments]
     if not sys.flags.safe_path:
         sys.path[0] = os.path.dirname(os.path.realpath(path))
-    _at_exit(lambda: report(memory.stats()))
     try:
         exec(compile(source, main.__file__ or path, "exec", dont_inherit=True), main.__dict__)
     except BaseException as error:

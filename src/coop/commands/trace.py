@@ -1,0 +1,109 @@
+"""`coop trace`: the trace of one step, of a network by shapes alone or of a script that runs.
+
+    coop trace bert-large --batch 16 --device a100 -o bert.trace
+    coop trace train.py --step 3 -o step.trace -- --the --script's --own
+
+A script is stopped when its step is recorded: a trace is wanted in a minute, and scripts train for hours. It ends as
+with `sys.exit()`, so that what it has to tidy up is tidied up. With `--go-on` it runs to its end.
+"""
+
+import sys
+from pathlib import Path
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from coop import models
+from coop.commands import Work, refuse
+from coop.sizes import format_bytes
+from coop.trace import Source, Trace, write
+from coop.trace.device import Device, known, load
+from coop.trace.peak import peak_bytes
+
+
+@click.command()
+@click.option("-o", "--output", "file", required=True, metavar="FILE", help="Where to write the trace.")
+@click.option("--batch", type=click.IntRange(min=1), metavar="N", help="Examples in a batch of a network.")
+@click.option("--device", metavar="NAME", help=f"A network's costs: {', '.join(known())}, or a .toml file. [a100]")
+@click.option("--step", type=click.IntRange(min=1), metavar="N", help="Which step of a script. [3]")
+@click.option("--go-on", is_flag=True, help="Let the script run to its end.")
+@click.argument("target")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def trace(
+    file: str, batch: int | None, device: str | None, step: int | None, go_on: bool, target: str, args: tuple[str, ...]
+) -> Work:
+    """Record one step of TARGET: a network of the paper, by name, or a script with its own ARGS (after --)."""
+    path = Path(file)
+    if not path.parent.is_dir():
+        raise click.UsageError(f"there is no folder {str(path.parent)!r} to write the trace to")
+    if target in models.NAMES:
+        if step is not None or go_on or args:
+            raise click.UsageError("--step, --go-on and arguments are for scripts; a network has one step")
+        try:
+            model = load(device or "a100")
+        except ValueError as error:
+            raise click.UsageError(str(error)) from error
+        return lambda: _trace_network(target, batch, model, path)
+    if batch is not None or device is not None:
+        raise click.UsageError(
+            f"--batch and --device are for networks, and {target!r} is none of them: {', '.join(models.NAMES)}"
+        )
+    try:
+        source = Path(target).read_bytes()
+    except OSError as error:
+        if target.endswith(".py"):
+            raise click.UsageError(f"cannot read the script {target!r}: {error.strerror}") from error
+        raise click.UsageError(
+            f"there is no network and no script {target!r}; the networks are {', '.join(models.NAMES)}"
+        ) from error
+    return lambda: _trace_script(target, source, list(args), step or 3, go_on, path)
+
+
+def _trace_network(name: str, batch: int | None, device: Device, path: Path) -> None:
+    from coop.trace.shapes import shape_trace  # fake tensors take a second to import
+
+    with Console(stderr=True).status(name) as status:
+        try:
+            found = shape_trace(models.get(name), batch, device, status.update)
+        except (ValueError, RuntimeError) as error:
+            refuse(f"cannot trace {name} with a batch of {batch or 'the usual size'}: {str(error).splitlines()[0]}")
+    _keep(found, path)
+
+
+def _trace_script(script: str, source: bytes, args: list[str], step: int, go_on: bool, path: Path) -> None:
+    from coop.trace.script import ScriptRecorder
+
+    def recorded(found: Trace) -> None:
+        _keep(found, path)
+        if not go_on:
+            sys.exit()
+
+    recorder = ScriptRecorder(step, recorded)
+    code: str | int | None = None
+    try:
+        recorder.run(script, source, args)
+    except SystemExit as end:
+        code = end.code
+    if not recorder.done and not code:
+        made = "no step" if not recorder.steps else f"{recorder.steps} step{'s' if recorder.steps > 1 else ''}"
+        tip = f" Tip: --step {recorder.steps}." if recorder.steps else " Tip: a step ends with optimizer.step()."
+        refuse(f"{script} ended after {made} of an optimizer, and step {step} was asked for.{tip}")
+    raise SystemExit(code)
+
+
+def _keep(found: Trace, path: Path) -> None:
+    try:
+        write(found, path)
+    except OSError as error:
+        refuse(f"cannot write the trace {str(path)!r}: {error.strerror}")
+    alignment = found.about.get("alignment", 64)
+    sources = sum(i.bytes for i in found.instructions if isinstance(i, Source))
+    table = Table(box=box.ROUNDED, title=f"{found.name} -> {path}", show_header=False)
+    table.add_row("ops", f"{sum(1 for _ in found.ops):,}")
+    table.add_row("peak", format_bytes(peak_bytes(found, alignment)))
+    table.add_row("sources", format_bytes(sources))
+    table.add_row("time in ops", f"{found.cost / 1e6:,.1f} ms ({found.device})")
+    table.add_row("file", format_bytes(path.stat().st_size))
+    Console(stderr=True).print(table)

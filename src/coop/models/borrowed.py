@@ -1,0 +1,128 @@
+"""The four networks that `transformers` has: ResNet-50, BERT Large, Swin-T and a GPT of 2.7 billion parameters.
+
+Attention is `eager`: matmul, softmax, dropout and matmul, as in the frameworks of the paper's time. It stores the
+scores, and so has much to evict. Fused attention (`sdpa`) would also be another op on each device.
+
+Configurations are made here; nothing is downloaded.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from coop.models.network import Inputs, Network, adam, images, sgd
+
+
+def resnet50(small: bool) -> Network:
+    size, classes = (64, 10) if small else (224, 1000)
+    shape = {"embedding_size": 8, "hidden_sizes": [16, 32], "depths": [1, 1]} if small else {}
+
+    def build() -> nn.Module:
+        transformers = _transformers()
+        model = transformers.ResNetForImageClassification(transformers.ResNetConfig(**shape, num_labels=classes))
+        for module in model.modules():
+            if isinstance(module, nn.ReLU):
+                module.inplace = True  # as everywhere else that ResNets are trained
+        return _training(model)
+
+    return Network("resnet50", build, images((size, size), classes), 4 if small else 115, sgd, _logits)
+
+
+def swin_t(small: bool) -> Network:
+    size, classes = (32, 10) if small else (224, 1000)
+    shape = {"embed_dim": 16, "depths": [1, 1], "num_heads": [2, 4], "window_size": 4, "patch_size": 2} if small else {}
+
+    def build() -> nn.Module:
+        transformers = _transformers()
+        config = transformers.SwinConfig(**shape, image_size=size, num_labels=classes, attn_implementation="eager")
+        return _training(transformers.SwinForImageClassification(config))
+
+    return Network("swin-t", build, images((size, size), classes), 4 if small else 40, adam, _logits)
+
+
+def bert_large(small: bool) -> Network:
+    """Pre-training: masked words and next sentence."""
+    vocabulary, length = (100, 32) if small else (30522, 512)
+    width, layers, heads = (32, 2, 4) if small else (1024, 24, 16)
+
+    def build() -> nn.Module:
+        transformers = _transformers()
+        config = transformers.BertConfig(
+            vocab_size=vocabulary,
+            hidden_size=width,
+            num_hidden_layers=layers,
+            num_attention_heads=heads,
+            intermediate_size=4 * width,
+            max_position_embeddings=length,
+            attn_implementation="eager",
+        )
+        return _training(transformers.BertForPreTraining(config))
+
+    def batch(count: int) -> Inputs:
+        words = (count, length)
+        return (
+            torch.randint(vocabulary, words),
+            torch.zeros(words, dtype=torch.long),
+            torch.randint(vocabulary, words),
+            torch.randint(2, (count,)),
+        )
+
+    def loss(model: nn.Module, inputs: Inputs) -> Tensor:
+        words, segments, labels, follows = inputs
+        found: Tensor = model(words, token_type_ids=segments, labels=labels, next_sentence_label=follows).loss
+        return found
+
+    return Network("bert-large", build, batch, 2 if small else 16, adam, loss)
+
+
+def gpt(small: bool) -> Network:
+    """The 2.7 billion parameter row of GPT-3's table 2.1, with GPT-2's dense attention in every layer."""
+    vocabulary, length = (100, 32) if small else (50257, 1024)
+    width, layers, heads = (32, 2, 4) if small else (2560, 32, 32)
+
+    def build() -> nn.Module:
+        transformers = _transformers()
+        config = transformers.GPT2Config(
+            vocab_size=vocabulary,
+            n_positions=length,
+            n_embd=width,
+            n_layer=layers,
+            n_head=heads,
+            activation_function="gelu_pytorch_tanh",  # the same as its own, in one op as GPUs do it
+            use_cache=False,
+            bos_token_id=0,
+            eos_token_id=0,
+            attn_implementation="eager",
+        )
+        return _training(transformers.GPT2LMHeadModel(config))
+
+    def batch(count: int) -> Inputs:
+        return (torch.randint(vocabulary, (count, length)),)
+
+    def loss(model: nn.Module, inputs: Inputs) -> Tensor:
+        words = inputs[0]
+        # Given in full, or transformers would look for packed sequences, at values that fake tensors do not have.
+        mask = torch.full((1, 1, length, length), torch.finfo(torch.float32).min).triu(1)
+        following = nn.functional.pad(words[:, 1:], (0, 1), value=-100)
+        logits = model(words, attention_mask=mask).logits
+        return nn.functional.cross_entropy(logits.flatten(0, 1), following.flatten())
+
+    return Network("gpt-2.7b", build, batch, 2, adam, loss)
+
+
+def _logits(model: nn.Module, inputs: Inputs) -> Tensor:
+    pixels, labels = inputs
+    return nn.functional.cross_entropy(model(pixels).logits, labels)
+
+
+def _training(model: nn.Module) -> nn.Module:
+    return model.train()
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError as error:
+        raise ValueError("this network needs the package transformers: pip install transformers") from error
+    return transformers

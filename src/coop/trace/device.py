@@ -1,0 +1,136 @@
+"""Device models: what an op would cost on a machine that is not here.
+
+The cost of an op is a roofline: the time to launch it, and then the longer of computing its FLOPs and moving its bytes.
+FLOPs are those of `torch.utils.flop_counter`; ops that it does not know move bytes only. Caches, overlap and the shapes
+that a kernel likes are left out. The figures are in TOML files: `devices/` has some, and users may write their own.
+"""
+
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import flop_registry
+
+_PARTLY_READ = {"embedding", "index", "index_select", "gather", "nll_loss_forward", "nll_loss2d_forward"}
+"""Their first argument is a table, of which they look at no more than they return."""
+_UNSET = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"}
+
+
+@dataclass(frozen=True)
+class Device:
+    name: str
+    gpu: bool
+    """GPUs have fused kernels for what is several ops on a CPU: dropout."""
+    alignment: int
+    """Allocations are multiples of so many bytes."""
+    launch: float
+    """Seconds."""
+    bandwidth: float
+    """Bytes per second."""
+    flops: dict[str, float]
+    """FLOP/s for each dtype. Others count as float32."""
+
+    def cost(self, op: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any, view: bool) -> int:
+        """Nanoseconds of one call. A view computes nothing and moves nothing."""
+        name = op.overloadpacket.__name__
+        if view or name in _UNSET:
+            return 0
+        inputs, outputs = list(tensors_in((args, kwargs))), list(tensors_in(result))
+        moved = [_bytes(tensor) for tensor in inputs]
+        written = sum(map(_bytes, outputs))
+        if name in _PARTLY_READ:
+            moved[0] = min(moved[0], written)
+        flops = _flops(op.overloadpacket, args, kwargs, result)
+        seconds = self.launch + max(flops / self._rate(inputs), (sum(moved) + written) / self.bandwidth)
+        return round(1e9 * seconds)
+
+    def _rate(self, inputs: list[Tensor]) -> float:
+        dtype = next((tensor.dtype for tensor in inputs if tensor.dtype.is_floating_point), torch.float32)
+        return self.flops.get(str(dtype).removeprefix("torch."), self.flops["float32"])
+
+
+def known() -> list[str]:
+    return sorted(entry.name.removesuffix(".toml") for entry in _folder().iterdir() if entry.name.endswith(".toml"))
+
+
+def load(device: str | Path) -> Device:
+    """One of the devices that come with coop, by name, or the one that a TOML file describes."""
+    if str(device) in known():
+        return _parse(str(device), str(device), (_folder() / f"{device}.toml").read_text())
+    path = Path(device)
+    if path.suffix != ".toml":
+        raise ValueError(
+            f"there is no device {str(device)!r}; the known ones are {', '.join(known())}, or a .toml file"
+        )
+    try:
+        return _parse(path.stem, str(path), path.read_text())
+    except OSError as error:
+        raise ValueError(f"cannot read the device {str(path)!r}: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise ValueError(f"the device {str(path)!r} is not a text file") from None
+
+
+def tensors_in(things: Any) -> Iterable[Tensor]:
+    if isinstance(things, Tensor):
+        yield things
+    elif isinstance(things, list | tuple):
+        for thing in things:
+            yield from tensors_in(thing)
+    elif isinstance(things, dict):
+        yield from tensors_in(tuple(things.values()))
+
+
+def _flops(op: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> int:
+    if op is torch.ops.aten.convolution_backward:
+        # As much as forward for each of the two gradients. The registered formula forgets groups: 100 times too much.
+        gradient, inputs, weight, _, *settings, wanted = args
+        convolution = flop_registry[torch.ops.aten.convolution]
+        return int(convolution(inputs, weight, None, *settings, out_val=gradient)) * sum(map(bool, wanted[:2]))
+    formula = flop_registry.get(op)
+    return int(formula(*args, **kwargs, out_val=result)) if formula else 0
+
+
+def _bytes(tensor: Tensor) -> int:
+    """What has to be moved for it: an expanded tensor has more elements than bytes behind them."""
+    return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
+
+
+def _folder() -> Any:
+    return resources.files("coop.trace") / "devices"
+
+
+def _parse(name: str, where: str, text: str) -> Device:
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"the device {where!r} is not TOML: {error}") from None
+
+    def value(key: str, within: dict[str, Any], kind: type, rule: str) -> Any:
+        if key not in within:
+            raise ValueError(f"the device {where!r} does not say {key!r}")
+        found = within[key]
+        good = isinstance(found, bool) == (kind is bool) and isinstance(found, (int, float) if kind is float else kind)
+        if not good or (kind in (int, float) and not found > 0):
+            raise ValueError(f"the device {where!r} has {key} = {found!r}; it must be {rule}")
+        return found
+
+    rates = value("flops", content, dict, "a table of FLOP/s, one for each dtype")
+    flops = {
+        dtype: float(value(dtype, rates, float, "a number of FLOP/s above 0")) for dtype in {**rates, "float32": 0}
+    }
+    alignment = value("alignment", content, int, "a number of bytes above 0")
+    if unknown := content.keys() - {"gpu", "alignment", "launch", "bandwidth", "flops"}:
+        raise ValueError(f"the device {where!r} says {', '.join(sorted(unknown))}, which no device has")
+    return Device(
+        name,
+        value("gpu", content, bool, "true or false"),
+        alignment,
+        float(value("launch", content, float, "a number of seconds above 0")),
+        float(value("bandwidth", content, float, "a number of bytes/s above 0")),
+        flops,
+    )

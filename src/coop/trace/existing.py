@@ -1,0 +1,71 @@
+"""What exists when a recording begins: the sources of its trace.
+
+Python's garbage collector knows every tensor, module and optimizer. So parameters that a step happens not to use, and
+moments that only its last op needs, are there from the first instruction on, as they are in memory; and nobody has to
+tell which they are. What belongs to a module or an optimizer that the step uses belongs to the step.
+"""
+
+import gc
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from coop.trace.device import tensors_in
+
+
+class Existing:
+    def __init__(self) -> None:
+        self._found: dict[int, tuple[Any, str]] = {}
+        self._groups: list[list[int]] = []
+
+    def find(self) -> None:
+        kinds: dict[type, list[Any] | None] = {}  # of a million objects there are few types
+        tensors: list[Tensor] = []
+        modules: list[nn.Module] = []
+        optimizers: list[torch.optim.Optimizer] = []
+        families: list[tuple[type, list[Any]]] = [
+            (Tensor, tensors), (nn.Module, modules), (torch.optim.Optimizer, optimizers),
+        ]  # fmt: skip
+        for thing in gc.get_objects():
+            kind = type(thing)  # isinstance would ask the thing, and things give all kinds of answers
+            if kind not in kinds:
+                kinds[kind] = next((members for family, members in families if issubclass(kind, family)), None)
+            if (members := kinds[kind]) is not None:
+                members.append(thing)
+        self._note(tensors, "data")
+        for module in modules:
+            self._group(parameter=list(module.parameters()), buffer=list(module.buffers()))
+        for optimizer in optimizers:
+            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            self._group(state=list(tensors_in(list(optimizer.state.values()))), parameter=parameters)
+
+    def take(self) -> Iterator[tuple[Any, str]]:
+        """Storages and their kinds. They are not kept here, so that they can die."""
+        found, self._found = self._found, {}
+        while found:
+            yield found.pop(next(iter(found)))
+
+    def belonging_to(self, touched: list[int]) -> list[int]:
+        """Addresses: what was touched, then what shares an owner with it, the largest owner's first."""
+        owners = [group for group in self._groups if not set(touched).isdisjoint(group)]
+        owners.sort(key=len, reverse=True)
+        return list(dict.fromkeys(chain(touched, *owners)))
+
+    def _group(self, **members: list[Tensor]) -> None:
+        members["gradient"] = [t.grad for t in members["parameter"] if t.grad is not None]
+        self._groups.append([address for kind, tensors in members.items() for address in self._note(tensors, kind)])
+
+    def _note(self, tensors: list[Tensor], kind: str) -> list[int]:
+        addresses = []
+        for tensor in tensors:
+            try:
+                storage = tensor.untyped_storage()
+            except (NotImplementedError, RuntimeError):  # sparse, or a wrapper around something else
+                continue
+            addresses.append(storage._cdata)
+            if kind != "data" or storage._cdata not in self._found:
+                self._found[storage._cdata] = (storage, kind)
+        return addresses

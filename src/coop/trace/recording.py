@@ -1,0 +1,141 @@
+"""From running steps to a trace.
+
+Two consecutive steps are recorded and the second is the trace: only so is it known which of its sources the step before
+has made (gradients that are dropped late, a hidden state) and which are simply still there.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from coop import _C
+from coop.trace.recorder import Cost, Recorder, Updates, held_at_end, measured
+from coop.trace.trace import FRESH, Instruction, Op, Output, Release, Source, Trace, storages_of
+
+
+def record(
+    step: Callable[[], Any], *, warm_up: int = 1, name: str = "", cost: Cost = measured, device: str = "measured"
+) -> Trace:
+    """The trace of one call of `step`.
+
+    `warm_up` steps are run before, so that the optimizer has its state; then two are recorded, and the trace is that of
+    the second. Costs are the times that the ops took here.
+    """
+    if _C.is_open():
+        raise RuntimeError("a step is recorded outside of a coop budget: inside, its tensors would count as exposed")
+    for _ in range(warm_up):
+        step()
+    with Updates() as updates:
+        with Recorder(updates, cost) as before:
+            step()
+        with Recorder(updates, cost) as recorder:
+            step()
+    return assemble(recorder, before, name, device)
+
+
+def assemble(
+    recorder: Recorder, before: Recorder | None, name: str, device: str, about: dict[str, Any] | None = None
+) -> Trace:
+    """The trace of what was recorded, right after what `before` has recorded."""
+    carries = _carried(recorder, before) if before else {}
+    sources, rest = _sorted(recorder)
+    numbers: dict[int, int] = {}
+
+    def number(tensor: int) -> int:
+        return numbers.setdefault(tensor, len(numbers))
+
+    instructions: list[Instruction] = []
+    for instruction in [*sources, *rest]:
+        match instruction:
+            case Source(tensor):
+                instruction = replace(instruction, tensor=number(tensor))
+            case Release(tensor):
+                instruction = Release(number(tensor))
+            case Op():
+                outputs = tuple(replace(output, tensor=number(output.tensor)) for output in instruction.outputs)
+                instruction = replace(instruction, inputs=tuple(map(number, instruction.inputs)), outputs=outputs)
+        instructions.append(instruction)
+    for position, source in enumerate(sources):
+        if source.tensor in carries:
+            successor = numbers[carries[source.tensor]]
+            instructions[position] = replace(source, tensor=numbers[source.tensor], carries=successor)
+    return Trace(_accumulated_in_place(instructions), name, device, {"torch": torch.__version__, **(about or {})})
+
+
+def _sorted(recorder: Recorder) -> tuple[list[Source], list[Instruction]]:
+    """Sources that were there before the first op come first, and those that the step has nothing to do with not at all."""
+    wanted = recorder.sources()
+    adopted = set(recorder.adopted.values())
+    foreign = adopted.difference(wanted)
+    sources: dict[int, Source] = {}
+    rest: list[Instruction] = []
+    for instruction in recorder.instructions:
+        if isinstance(instruction, Source) and instruction.tensor in adopted:
+            sources[instruction.tensor] = instruction
+        elif not isinstance(instruction, Release) or instruction.tensor not in foreign:
+            rest.append(instruction)
+    return [sources[tensor] for tensor in wanted], rest
+
+
+def _carried(recorder: Recorder, before: Recorder) -> dict[int, int]:
+    """For sources: the tensor that takes their place in the following step."""
+    held = set(held_at_end(recorder))
+    used = set(before.sources())
+    repeated = _signature(recorder) == _signature(before)
+    carries: dict[int, int] = {}
+    for address, tensor in recorder.adopted.items():
+        old, now = before.storages.get(address), recorder.storages.get(address)
+        if old is None:
+            continue
+        if old.source is not None:
+            stays = old.source in used and now is not None and now.source == tensor
+            successor = now.current if now is not None and stays else None
+        elif repeated and old.maker is not None:
+            op, output = old.maker
+            successor = recorder.ops[op].outputs[output].tensor
+        else:
+            successor = None
+        if successor is not None and successor in held:
+            carries[tensor] = successor
+    return carries
+
+
+def _signature(recorder: Recorder) -> list[Any]:
+    return [(op.name, len(op.inputs), tuple((o.bytes, o.alias) for o in op.outputs)) for op in recorder.ops]
+
+
+def _accumulated_in_place(instructions: list[Instruction]) -> list[Instruction]:
+    """Undoes what recording changes: autograd adds up gradients in place, except under a dispatch mode.
+
+    It overwrites the sum so far if it holds that alone; so such a sum is the first operand of an addition in backward,
+    no view (which shares its storage with its base), and dies right after it.
+    """
+    storage_of, sizes = storages_of(instructions)
+    references = [0] * len(sizes)
+    done = list(instructions)
+    views: set[int] = set()
+    candidate, overwritten = -1, -1
+    for position, instruction in enumerate(instructions):
+        if isinstance(instruction, Source):
+            references[storage_of[instruction.tensor]] += 1
+        elif isinstance(instruction, Op):
+            for output in instruction.outputs:
+                references[storage_of[output.tensor]] += 1
+                if output.alias != FRESH and output.alias not in instruction.writes:
+                    views.add(output.tensor)
+            candidate = -1
+            if instruction.name == "aten::add.Tensor" and instruction.phase == "backward":
+                overwritten, *others = [storage_of[tensor] for tensor in instruction.inputs]
+                alone = others and overwritten not in others and instruction.inputs[0] not in views
+                if alone and instruction.outputs[0].bytes == sizes[overwritten]:
+                    candidate = position
+        elif isinstance(instruction, Release):
+            storage = storage_of[instruction.tensor]
+            references[storage] -= 1
+            addition = instructions[candidate]
+            if candidate >= 0 and storage == overwritten and not references[storage] and isinstance(addition, Op):
+                sum = Output(addition.outputs[0].tensor, 0, 0)
+                done[candidate] = replace(addition, name="aten::add_.Tensor", outputs=(sum,), writes=(0,))
+    return done

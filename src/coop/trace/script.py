@@ -1,0 +1,60 @@
+"""Records one step of a script that knows nothing of it.
+
+A step is what happens from the end of one `optimizer.step()` to the end of the next; the first begins with the script.
+Gradients that are dropped at the beginning of the loop are then sources, which the step before has made.
+"""
+
+from collections.abc import Callable
+
+from coop.run import run_main
+from coop.trace.recorder import Recorder, Updates
+from coop.trace.recording import assemble
+from coop.trace.trace import Trace
+
+
+class ScriptRecorder:
+    def __init__(self, step: int, recorded: Callable[[Trace], None]) -> None:
+        """`recorded` gets the trace at the end of the step. What it raises, the script's `optimizer.step()` raises."""
+        self.steps = 0
+        """Those that have ended."""
+        self._step = step
+        self._recorded = recorded
+        self._path = ""
+        self._updates = Updates(self._ended)
+        self._before: Recorder | None = None
+        self._recorder: Recorder | None = None
+        self._active = False
+
+    @property
+    def done(self) -> bool:
+        return self.steps >= self._step
+
+    def run(self, path: str, source: bytes, arguments: list[str]) -> None:
+        self._path = path
+        with self._updates:
+            self._start()
+            try:
+                run_main(path, source, arguments)
+            finally:
+                self._stop()
+
+    def _ended(self) -> None:
+        if self.done:
+            return
+        self.steps += 1
+        self._stop()
+        self._start()
+        if self.done and self._recorder is not None:
+            self._recorded(assemble(self._recorder, self._before, self._path, "measured", {"step": self._step}))
+
+    def _start(self) -> None:
+        """The step before is recorded too, to know what it hands over."""
+        if self._step - 2 <= self.steps < self._step:
+            self._before, self._recorder = self._recorder, Recorder(self._updates)
+            self._recorder.__enter__()
+            self._active = True
+
+    def _stop(self) -> None:
+        if self._active and self._recorder is not None:
+            self._recorder.__exit__(None, None, None)
+        self._active = False

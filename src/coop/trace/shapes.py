@@ -1,0 +1,60 @@
+"""Shape-only traces: a full-size network's step on fake tensors, with the costs of a device model.
+
+Nothing is computed and no tensor has bytes, so the 2.7 billion parameters fit anywhere. The ops are those of the CPU,
+with one exception: on a GPU dropout is one kernel that keeps a mask of bytes, and so it is here.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._subclasses import FakeTensorMode
+from torch.overrides import TorchFunctionMode
+
+from coop.models import Network
+from coop.trace.device import Device
+from coop.trace.recording import record
+from coop.trace.trace import Trace
+
+
+def shape_trace(
+    network: Network, batch: int | None, device: Device, progress: Callable[[str], None] = lambda _: None
+) -> Trace:
+    """Of one training step. `progress` is told what happens."""
+    batch = network.batch_size if batch is None else batch
+    with FakeTensorMode(), _FusedDropout(device.gpu):
+        progress(f"building {network.name}")
+        model = network.build()
+        optimizer = network.optimizer(model.parameters())
+        inputs = network.batch(batch)
+        steps = 0
+
+        def step() -> None:
+            nonlocal steps
+            steps += 1
+            progress(f"{network.name}: step {steps} of 3")
+            network.step(model, optimizer, inputs)
+
+        def cost(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, view: bool, _: int) -> int:
+            return device.cost(op, args, kwargs, result, view)
+
+        trace = record(step, name=network.name, cost=cost, device=device.name)
+    trace.about |= {"batch": batch, "alignment": device.alignment}
+    return trace
+
+
+class _FusedDropout(TorchFunctionMode):
+    def __init__(self, active: bool) -> None:
+        super().__init__()
+        self._active = active
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self._active and function is torch.nn.functional.dropout:
+            return self._dropout(*args, **(kwargs or {}))
+        return function(*args, **(kwargs or {}))
+
+    @staticmethod
+    def _dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
+        if not training or p == 0:
+            return input
+        return torch.native_dropout(input, p, True)[0]

@@ -1,0 +1,92 @@
+"""Device models: rooflines, and what is said about files that are none."""
+
+import pytest
+import torch
+from steps import op
+
+from coop.trace import record
+from coop.trace.device import Device, known, load
+
+SIMPLE = Device("simple", False, 64, launch=1e-6, bandwidth=1e9, flops={"float32": 1e12, "float16": 4e12})
+
+
+def cost_of(step, name):
+    trace = record(step, warm_up=0, cost=lambda *call: SIMPLE.cost(*call[:5]))
+    return op(trace, name).cost
+
+
+def test_the_cost_is_launch_and_the_longer_of_flops_and_bytes():
+    small, large = torch.ones(8, 8), torch.ones(1000, 1000)
+    assert cost_of(lambda: small @ small, "mm") == 1000 + 3 * 256
+    compute, traffic = 2 * 1000**3 / 1e12, 12e6 / 1e9
+    assert cost_of(lambda: large @ large, "mm") == round(1e9 * (1e-6 + max(compute, traffic)))
+    narrow = torch.ones(64, 64, dtype=torch.float16)
+    assert cost_of(lambda: narrow @ narrow, "mm") == 1000 + 3 * 64 * 64 * 2
+
+
+def test_in_place_ops_read_and_write_and_views_and_empty_tensors_are_free():
+    x = torch.ones(250)
+    assert cost_of(lambda: x.neg_(), "neg_") == 1000 + 2000
+    assert cost_of(lambda: x.view(10, 25), "view") == 0
+    assert cost_of(lambda: torch.empty(1000), "empty") == 0
+
+
+def test_expanded_tensors_and_tables_move_only_what_is_looked_at():
+    one, table, words = torch.ones(1), torch.ones(10_000, 10), torch.zeros(5, dtype=torch.long)
+    assert cost_of(lambda: one.expand(250).neg(), "neg") == 1000 + 4 + 1000
+    assert cost_of(lambda: torch.nn.functional.embedding(words, table), "embedding") == 1000 + 200 + 40 + 200
+
+
+def test_the_backward_of_a_grouped_convolution_is_twice_its_forward():
+    fast = Device("fast", True, 512, launch=1e-9, bandwidth=1e18, flops={"float32": 1e9})
+    x, weight = torch.ones(2, 64, 8, 8, requires_grad=True), torch.ones(64, 1, 3, 3, requires_grad=True)
+
+    def step():
+        torch.conv2d(x, weight, padding=1, groups=64).sum().backward()
+
+    trace = record(step, cost=lambda *call: fast.cost(*call[:5]))
+    forward, backward = op(trace, "convolution").cost, op(trace, "convolution_backward").cost
+    assert forward == 1 + 2 * 2 * 64 * 64 * 9 and backward == 1 + 2 * (forward - 1)
+
+
+@pytest.mark.parametrize("name", ["a100", "v100", "cpu"])
+def test_devices_come_with_coop(name):
+    device = load(name)
+    assert name in known() and device.name == name
+    assert device.gpu == (name != "cpu") and device.alignment == (512 if device.gpu else 64)
+    assert device.flops["float32"] > 1e11 and device.bandwidth > 1e10 and 0 < device.launch < 1e-4
+
+
+GOOD = "gpu = true\nalignment = 512\nlaunch = 5e-6\nbandwidth = 1e12\n[flops]\nfloat32 = 1e13\n"
+
+
+def test_users_bring_their_own(tmp_path):
+    (tmp_path / "mine.toml").write_text(GOOD)
+    assert load(tmp_path / "mine.toml") == Device("mine", True, 512, 5e-6, 1e12, {"float32": 1e13})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("gpu = ", "is not TOML"),
+        (GOOD.replace("launch = 5e-6", ""), "does not say 'launch'"),
+        (GOOD.replace("float32", "float16"), "does not say 'float32'"),
+        (GOOD.replace("[flops]", "[rates]"), "does not say 'flops'"),
+        (GOOD.replace("512", "-1"), "alignment = -1; it must be a number of bytes above 0"),
+        (GOOD.replace("1e12", '"fast"'), "bandwidth = 'fast'; it must be a number of bytes/s"),
+        (GOOD.replace("true", "1"), "gpu = 1; it must be true or false"),
+        ("speed = 3\n" + GOOD, "says speed, which no device has"),
+    ],
+)
+def test_files_that_describe_no_device_are_told_why(tmp_path, text, message):
+    (tmp_path / "bad.toml").write_text(text)
+    with pytest.raises(ValueError, match=r"bad\.toml") as error:
+        load(tmp_path / "bad.toml")
+    assert message in str(error.value)
+
+
+def test_unknown_devices_are_told_the_known_ones():
+    with pytest.raises(ValueError, match="'h100'; the known ones are a100, cpu, v100"):
+        load("h100")
+    with pytest.raises(ValueError, match=r"cannot read the device 'missing\.toml': No such file"):
+        load("missing.toml")
