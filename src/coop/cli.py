@@ -2,6 +2,9 @@
 
     coop run --budget 4GiB train.py --its --own --args
     coop run --measure train.py
+    coop simulate step.trace --budget 50% --policy dtr
+    coop compare --models all --policies coop,dte,dtr --ratios 0.3:1.0:0.1 -o results/
+    coop memory-map step.trace --budget 50% -o map.png
 
 What is wrong with the command itself is told in one sentence, with exit code 2. Otherwise the exit code is the
 script's.
@@ -20,6 +23,10 @@ from rich.table import Table
 
 from coop._version import __version__
 from coop.budget import Stats, budget, measure
+from coop.commands.compare import compare
+from coop.commands.memory_map import memory_map
+from coop.commands.refusal import Refusal
+from coop.commands.simulate import simulate
 from coop.policies import POLICIES
 from coop.run import run_script
 from coop.sizes import format_bytes
@@ -38,13 +45,21 @@ def main() -> None:
         _refuse(error.format_message())
     if not callable(work):  # --help and --version have said all there is to say
         raise SystemExit(work or 0)
-    work()
+    try:
+        work()
+    except Refusal as refusal:
+        _refuse(str(refusal))
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, "--version", message="coop %(version)s")
 def commands() -> None:
     """PyTorch programs inside a hard memory budget, to the same bits."""
+
+
+commands.add_command(simulate)
+commands.add_command(compare)
+commands.add_command(memory_map)
 
 
 @commands.command(context_settings={"allow_interspersed_args": False})

@@ -1,0 +1,161 @@
+"""`coop compare`: policies over networks and memory ratios, as JSON, tables and pictures.
+
+Everything that is finished stays: the same command, given again, plays what is missing and draws everything anew.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from coop.commands.refusal import refusing
+from coop.report.canvas import NoPictures, matplotlib
+from coop.report.networks import traces_of
+from coop.report.page import page, percent
+from coop.report.plots import draw_all
+from coop.report.points import Point, parse_ratios
+from coop.report.results import Results
+from coop.report.sweep import Sweep, SweepError
+from coop.report.variants import Variant, ablation_of
+from coop.simulate.player import THRASH
+
+Work = Callable[[], None]
+INTERRUPTED = 130
+
+
+@click.command()
+@click.option("--models", default="all", show_default=True, help="Networks by name, or trace files; or all.")
+@click.option("--policies", default="coop,dte,dtr", show_default=True, help="Also with parts switched: coop+no-window.")
+@click.option(
+    "--ratios",
+    default="0.3:1.0:0.1",
+    show_default=True,
+    help="Budget / the step's own peak: a list, or first:last:step.",
+)
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The folder for all results.",
+)
+@click.option(
+    "--traces", type=click.Path(path_type=Path), help="The folder with NAME.trace files; OUTPUT/traces unless told."
+)
+@click.option(
+    "--neighbours",
+    default=0.0,
+    show_default=True,
+    type=click.FloatRange(0, 0.2),
+    help="Judge each ratio by three, this far apart.",
+)
+@click.option("--ablation", is_flag=True, help="Also the first policy with each of its parts off in turn.")
+@click.option("--lowest", is_flag=True, help="Also the lowest ratio that each policy can live with.")
+@click.option(
+    "--jobs", default=os.cpu_count() or 1, show_default="one for each core", type=click.IntRange(1), help="Processes."
+)
+@click.option("--steps", default=1, show_default=True, type=click.IntRange(1), help="Consecutive steps to play.")
+@click.option(
+    "--limit",
+    default=THRASH,
+    show_default=True,
+    type=click.FloatRange(1.0, min_open=True),
+    help="Overhead that counts as thrashing.",
+)
+@click.option("--pictures/--no-pictures", default=True, help="Without them, matplotlib is not needed.")
+def compare(
+    models: str,
+    policies: str,
+    ratios: str,
+    output: Path,
+    traces: Path | None,
+    neighbours: float,
+    ablation: bool,
+    lowest: bool,
+    jobs: int,
+    steps: int,
+    limit: float,
+    pictures: bool,
+) -> Work:
+    """Play networks under several policies at several memory ratios; write JSON, tables and pictures.
+
+    Writes OUTPUT/index.md, the pictures beside it, and one JSON file for each point. What is finished is not played
+    again: an interrupted comparison goes on where it stopped.
+    """  # fmt: skip
+
+    def work() -> None:
+        with refusing(ValueError, NoPictures, SweepError):
+            if pictures:
+                matplotlib()  # better told now than after an hour
+            variants = [Variant.parse(text).label for text in policies.split(",")]
+            results = Results(
+                Sweep(traces_of(models, traces or output / "traces"), output, steps, limit),
+                list(dict.fromkeys(variants)),
+                parse_ratios(ratios),
+                neighbours,
+                [variant.label for variant in ablation_of(variants[0])] if ablation else [],
+                lowest,
+            )
+            _run(results, jobs)
+            drawn = draw_all(results, output) if pictures else {}
+            settings = f"{steps} step{'s' if steps > 1 else ''}; an overhead of {limit - 1:.0%} counts as thrashing."
+            (output / "index.md").write_text(page(results, drawn, settings))
+        _print(results)
+        print(f"written: {output / 'index.md'}")
+
+    return work
+
+
+def _run(results: Results, jobs: int) -> None:
+    wanted = set(results.wanted())
+    missing = len(results.sweep.missing(wanted))
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left:"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        bar = progress.add_task("comparing", total=missing)
+
+        def tick(point: Point) -> None:
+            progress.update(bar, advance=1, description=str(point))
+
+        try:
+            results.sweep.run(wanted, jobs, tick)
+        except KeyboardInterrupt:
+            progress.stop()
+            done = len(wanted) - len(results.sweep.missing(wanted))
+            print(
+                f"coop: interrupted with {done} of {len(wanted)} points done; the same command goes on from there",
+                file=sys.stderr,
+            )
+            raise SystemExit(INTERRUPTED) from None
+
+
+def _print(results: Results) -> None:
+    shown = Table(box=box.ROUNDED, title="overhead")
+    shown.add_column("network")
+    shown.add_column("policy")
+    for ratio in results.ratios:
+        shown.add_column(f"{ratio:g}", justify="right")
+    for network in results.networks:
+        for variant in results.variants:
+            cells = results.cells(network, variant)
+            name = network if variant == results.variants[0] else ""
+            shown.add_row(
+                name,
+                variant,
+                *(percent(cell.overhead) + (" *" if cell.ran and not cell.complete else "") for cell in cells),
+            )
+        shown.add_section()
+    shown.caption = "-: does not run. *: not at all neighbouring ratios." if results.distance else "-: does not run."
+    Console().print(shown)
