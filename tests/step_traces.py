@@ -49,6 +49,15 @@ class Tape:
         self._backward.append((name, x, y, saved, parameters, flops))
         return y
 
+    def forward_(self, name: str, x: int) -> int:
+        """The same in place, for a layer whose backward reads the output."""
+        y = len(self.bytes)
+        cost = round(1e9 * 2 * self.bytes[x] / BANDWIDTH) + 2000
+        self.instructions += [Op(name, (x,), (Output(y, 0, 0),), cost, writes=(0,)), Hold(y)]
+        self.bytes.append(self.bytes[x])
+        self._backward.append((name, x, y, [y], [], 0))
+        return y
+
     def release(self, *tensors: int) -> None:
         self.instructions += [Release(tensor) for tensor in tensors]
 
@@ -122,7 +131,7 @@ def transformer(layers: int = 6, width: int = 512, tokens: int = 2048, name: str
 
 
 def convolutions(layers: int = 12, size: int = 1 << 22, name: str = "convolutions") -> Trace:
-    """Convolution, norm and activation, with sizes that halve every third layer: blocks of many sizes."""
+    """Convolution, norm and activation in place, with sizes that halve every third layer: blocks of many sizes."""
     tape = Tape()
     weights = [tape.source(1 << 16, "parameter") for _ in range(layers)]
     x = batch = tape.source(size, "data")
@@ -132,7 +141,7 @@ def convolutions(layers: int = 12, size: int = 1 << 22, name: str = "convolution
         tape.release(x)
         norm = tape.forward("batch_norm", wide, out)
         tape.release(wide)
-        x = tape.forward("relu", norm, out, saves="y")
+        x = tape.forward_("relu_", norm)
         tape.release(norm)
     loss = tape.forward("loss", x, 4)
     tape.release(x)

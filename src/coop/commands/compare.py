@@ -17,10 +17,10 @@ from rich.table import Table
 from coop.commands.refusal import refusing
 from coop.report.canvas import NoPictures, matplotlib
 from coop.report.networks import traces_of
-from coop.report.page import page, percent
+from coop.report.page import page
 from coop.report.plots import draw_all
 from coop.report.points import Point, parse_ratios
-from coop.report.results import Results
+from coop.report.results import Cell, Results
 from coop.report.sweep import Sweep, SweepError
 from coop.report.variants import Variant, ablation_of
 from coop.simulate.player import THRASH
@@ -142,20 +142,19 @@ def _run(results: Results, jobs: int) -> None:
 
 
 def _print(results: Results) -> None:
-    shown = Table(box=box.ROUNDED, title="overhead")
-    shown.add_column("network")
-    shown.add_column("policy")
+    def show(cell: Cell) -> str:
+        if cell.overhead is None:
+            return "-"
+        return f"{100 * cell.overhead:.1f}" + ("" if cell.complete else "*")
+
+    shown = Table(box=box.SIMPLE_HEAD, title="overhead in %, by memory ratio", pad_edge=False)
+    shown.add_column("network", no_wrap=True)
+    shown.add_column("policy", no_wrap=True)
     for ratio in results.ratios:
-        shown.add_column(f"{ratio:g}", justify="right")
+        shown.add_column(f"{ratio:g}", justify="right", no_wrap=True)
     for network in results.networks:
         for variant in results.variants:
-            cells = results.cells(network, variant)
             name = network if variant == results.variants[0] else ""
-            shown.add_row(
-                name,
-                variant,
-                *(percent(cell.overhead) + (" *" if cell.ran and not cell.complete else "") for cell in cells),
-            )
-        shown.add_section()
+            shown.add_row(name, variant, *map(show, results.cells(network, variant)))
     shown.caption = "-: does not run. *: not at all neighbouring ratios." if results.distance else "-: does not run."
     Console().print(shown)

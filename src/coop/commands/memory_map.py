@@ -84,7 +84,8 @@ def _title(name: str, run: Simulation) -> str:
     stats: Stats = run.stats
     if run.status != "ok":
         return f"{name}: {run.status.replace('_', ' ')}"
+    moves = f", {stats.moves:,} moved" if stats.moves else ""
     return (
-        f"{name} at {run.ratio:.0%} of the memory: {run.overhead - 1:.1%} more time in ops, {stats.evictions:,} evictions, "
-        f"{stats.rematerialisations:,} rematerialisations, {stats.moves:,} moves; fragmentation {stats.fragmentation:.1%}"
+        f"{name} in {run.ratio:.0%} of the memory: {run.overhead - 1:.1%} more time; {stats.evictions:,} evicted, "
+        f"{stats.rematerialisations:,} recomputed{moves}; fragmentation {stats.fragmentation:.1%}"
     )

@@ -16,7 +16,11 @@ BINS = 96
 
 
 class Kind(enum.IntEnum):
-    """What a stretch of the arena holds. The dead are kept while there is room; nobody holds them."""
+    """What a stretch of the arena holds.
+
+    The dead are kept while there is room; nobody holds them. Passing are sources that came after the first recorded op
+    and were gone before the end: gradients, mostly.
+    """
 
     free = 0
     source = 1
@@ -25,6 +29,7 @@ class Kind(enum.IntEnum):
     dead_dear = 4
     dead_cheap = 5
     raw = 6
+    passing = 7
 
 
 @dataclass(slots=True)
@@ -121,6 +126,7 @@ class _Onlooker:
         self.seen = History()
         self.places: dict[int, Span] = {}
         self.lives: dict[int, _Life] = {}
+        self.recorded: set[int] = set()
         self.now = 0.0
 
     def watch(self, events: Sequence[Event]) -> History:
@@ -136,12 +142,25 @@ class _Onlooker:
                     "Tip: keep all that memory.events() gave since the scope began"
                 ) from None
         self.now = self.now + 1 if self.by_events else max((event.time for event in events), default=0.0)
+        self._find_passing(events)
         self.seen.last = [self.places[offset] for offset in sorted(self.places)]
         for span in self.seen.last:
             self._close(span)
         self.seen.end = self.now
         self.seen.recomputing = _union(self.seen.recomputing)
         return self.seen
+
+    def _find_passing(self, events: Sequence[Event]) -> None:
+        first = next((event.storage for event in events if event.kind == "record"), None)
+        staying = {place.storage for place in self.places.values()}
+        old = {0, *staying, *self.recorded}
+        for event in events:
+            if event.storage == first:
+                break
+            old.add(event.storage)
+        for span in self.seen.spans:
+            if span.kind is Kind.source and span.storage not in old:
+                span.kind = Kind.passing
 
     def _close(self, span: Span) -> None:
         span.end = self.now
@@ -178,6 +197,7 @@ class _Onlooker:
     def _record(self, event: Event) -> None:
         life = self.lives.setdefault(event.storage, _Life())
         life.recorded = True
+        self.recorded.add(event.storage)
         life.dear = event.value <= 0 or not event.bytes or event.value / event.bytes >= self.threshold
         self._show(event)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,22 +30,24 @@ WIDTH, HEIGHT = 1600, 640
 
 _COLOURS: dict[Kind, tuple[int, int, int]] = {
     Kind.free: (255, 255, 255),
-    Kind.source: (130, 130, 130),
+    Kind.source: (120, 120, 120),
     Kind.dear: (230, 120, 40),
     Kind.cheap: (110, 175, 225),
     Kind.dead_dear: (250, 215, 185),
     Kind.dead_cheap: (214, 232, 246),
     Kind.raw: (240, 228, 66),
+    Kind.passing: (190, 190, 190),
 }
 _EVICT, _RESTORE, _MOVE = (20, 20, 20), (0, 135, 95), (170, 50, 130)
 _RECOMPUTING = "#009E73"
-_WORDS = {
-    Kind.source: "source: cannot be recomputed",
-    Kind.dear: "dear to recompute",
-    Kind.cheap: "cheap to recompute",
-    Kind.dead_dear: "nobody's, kept while there is room (dear, cheap)",
-    Kind.raw: "raw: being computed, or scratch",
-    Kind.free: "free",
+_WORDS: dict[str, tuple[Kind, ...]] = {
+    "source: cannot be recomputed": (Kind.source,),
+    "passing source: a gradient": (Kind.passing,),
+    "dear to recompute": (Kind.dear,),
+    "cheap to recompute": (Kind.cheap,),
+    "nobody's, kept while there is room": (Kind.dead_dear, Kind.dead_cheap),
+    "being computed, or scratch": (Kind.raw,),
+    "free": (Kind.free,),
 }
 
 Picture = npt.NDArray[np.uint8]
@@ -70,7 +72,8 @@ def draw_panels(panels: Sequence[Panel], budget: int, path: str | Path, by: str 
     longest = max([run.end for run in runs] or [0.0]) or 1.0
     unit, scale = _unit_of_time(longest) if by == "time" else ("changes of the arena", 1.0)
     with figure(11.0, 3.6 * len(panels) + 1.2) as made:
-        grid = made.add_gridspec(2 * len(panels), 1, height_ratios=[20, 1] * len(panels), hspace=0.0)
+        made.set_layout_engine("constrained", h_pad=0.01, hspace=0.0)
+        grid = made.add_gridspec(2 * len(panels), 1, height_ratios=[22, 1] * len(panels))
         first: Axes | None = None
         for row, (panel, run) in enumerate(zip(panels, runs, strict=True)):
             arena = made.add_subplot(grid[2 * row], sharex=first)
@@ -158,31 +161,33 @@ def _draw_strip(strip: Axes, run: History, scale: float) -> None:
     )
     strip.axvspan(0, run.end * scale, color="#EEEEEE", zorder=0)
     strip.set_ylim(0, 1)
-    strip.set_yticks([])
+    strip.set_yticks([0.5], ["recomputing"], fontsize=8)
+    strip.tick_params(left=False)
     strip.grid(False)
     strip.spines[:].set_visible(False)
 
 
 def _legend(made: Figure) -> None:
+    from matplotlib.legend_handler import HandlerTuple
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     def patch(kind: Kind) -> Patch:
-        return Patch(facecolor=_hex(_COLOURS[kind]), edgecolor="#999999", linewidth=0.5, label=_WORDS[kind])
+        return Patch(facecolor=_hex(_COLOURS[kind]), edgecolor="#999999", linewidth=0.5)
 
-    def line(colour: tuple[int, int, int], words: str) -> Line2D:
-        return Line2D(
-            [], [], color=_hex(colour), marker="|", markersize=11, markeredgewidth=2.2, linewidth=0, label=words
-        )
+    def line(colour: tuple[int, int, int]) -> Line2D:
+        return Line2D([], [], color=_hex(colour), marker="|", markersize=11, markeredgewidth=2.2, linewidth=0)
 
-    handles = [
-        *(patch(kind) for kind in _WORDS),
-        line(_EVICT, "evicted"),
-        line(_RESTORE, "back again, recomputed"),
-        line(_MOVE, "moved"),
-        Patch(facecolor=_RECOMPUTING, label="below: time spent on recomputing"),
-    ]
-    made.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=8)
+    entries: dict[str, Any] = {words: tuple(map(patch, kinds)) for words, kinds in _WORDS.items()}
+    entries |= {"evicted": line(_EVICT), "back again, recomputed": line(_RESTORE), "moved": line(_MOVE)}
+    made.legend(
+        list(entries.values()),
+        list(entries),
+        loc="outside lower center",
+        ncols=5,
+        fontsize=8,
+        handler_map={tuple: HandlerTuple(ndivide=None, pad=0.0)},
+    )
 
 
 def _hex(colour: tuple[int, int, int]) -> str:

@@ -99,16 +99,15 @@ def fragmentation(results: Results) -> str:
 
 def search(results: Results) -> str:
     def show(network: str, variant: str) -> str:
-        median = results.over(network, variant, "search_median", statistics.median)
-        slowest = results.over(network, variant, "search_p99", max)
+        median, slowest = (results.search_time(network, variant, share) for share in (0.5, 0.99))
         whole = results.over(network, variant, "search_seconds", max)
         if median is None or slowest is None or whole is None:
             return "-"
         return f"{median * 1e6:.1f} / {slowest * 1e6:.1f} / {whole * 1e3:.1f}"
 
     note = (
-        "Microseconds for one search, median / 99th percentile at the worst ratio, and milliseconds of searching in a whole "
-        "run at the worst ratio.\n\n"
+        "Microseconds for one search, median / 99th percentile over all ratios that run, and milliseconds of searching in "
+        "the run that searched longest.\n\n"
     )
     return note + _by_network(results, show)
 

@@ -75,6 +75,7 @@ def _overhead_panel(panel: Axes, results: Results, network: str, styles: dict[st
     panel.axhline(top, color=GREY, linewidth=0.7, linestyle=":")
     if (floor := results.floor(network)) is not None and floor < max(results.ratios):
         panel.axvspan(min(*results.ratios, floor) - 1, floor, color="#F2F2F2", zorder=0)
+    panel.set_yticks([tick for tick in panel.get_yticks() if 0 <= tick <= top])
     panel.set_ylim(-0.02 * top, shelf)
     edge = 0.03 + 0.02 * (max(results.ratios) - min(results.ratios))
     panel.set_xlim(min(results.ratios) - edge, max(results.ratios) + edge)
@@ -96,15 +97,14 @@ def fragmentation(results: Results, path: Path) -> None:
 
 
 def search(results: Results, path: Path) -> None:
-    """How long one search for room takes: the median as a bar's end, the 99th percentile as a mark."""
+    """How long one search for room takes."""
     with figure(_wide(results), 3.2) as made:
         panel = made.subplots()
         styles = line_styles(results.variants)
         for place, (variant, (colour, marker)) in enumerate(styles.items()):
             for column, network in enumerate(results.networks):
                 x = column + _beside(place, len(styles))
-                median = results.over(network, variant, "search_median", statistics.median)
-                slowest = results.over(network, variant, "search_p99", max)
+                median, slowest = (results.search_time(network, variant, share) for share in (0.5, 0.99))
                 if median and slowest:
                     panel.plot([x, x], [median * 1e6, slowest * 1e6], color=colour, linewidth=2.0, alpha=0.6)
                     panel.plot(x, median * 1e6, marker, color=colour, markersize=6)
@@ -113,7 +113,7 @@ def search(results: Results, path: Path) -> None:
         panel.set_xlim(-0.5, len(results.networks) - 0.5)
         _name_columns(panel, results.networks)
         panel.set_ylabel("microseconds for one search")
-        panel.set_title("Search latency: median as a dot, the worst ratio's 99th percentile as a bar", loc="left")
+        panel.set_title("Search latency: median as a mark, 99th percentile as a bar", loc="left")
         _legend(made, styles)
         save(made, path)
 

@@ -6,6 +6,7 @@ differences over points where both ran, with the failures counted beside them.
 
 import functools
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -89,6 +90,19 @@ class Results:
         """A figure over all ratios at which the network ran."""
         values = [answer[figure] for cell in self.cells(network, variant) for answer in cell.ran]
         return fold(values) if values else None
+
+    def search_time(self, network: str, variant: str, share: float) -> float | None:
+        """Of all searches at all ratios that ran, that share took at most this many seconds."""
+        counts: Counter[float] = Counter()
+        for cell in self.cells(network, variant):
+            for answer in cell.ran:
+                counts.update(dict(answer["search_times"]))
+        left = share * counts.total()
+        for seconds in sorted(counts):
+            left -= counts[seconds]
+            if left <= 0:
+                return seconds
+        return None
 
     def failures(self, network: str, variant: str) -> int:
         return sum(len(cell.answers) - len(cell.ran) for cell in self.cells(network, variant))

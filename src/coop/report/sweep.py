@@ -5,11 +5,12 @@ network, and a process keeps the network that it played last.
 """
 
 import contextlib
+import math
 import multiprocessing
 import signal
-import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
@@ -21,6 +22,8 @@ from coop.report.variants import Variant
 from coop.simulate.player import THRASH, Player, Simulation
 from coop.trace.formats import read_any
 
+Played = Generator[tuple[Point, BaseException | None], None, None]
+"""Points that are done, and the error of those that could not be."""
 PRECISION = 0.005
 """Of the lowest ratio."""
 STRIDE = 0.05
@@ -67,7 +70,7 @@ class Sweep:
                 f"{len(failed)} of {len(missing)} points could not be played, such as {point}: {error}. The others are done."
             )
 
-    def _in_turn(self, missing: list[Point]) -> Iterator[tuple[Point, BaseException | None]]:
+    def _in_turn(self, missing: list[Point]) -> Played:
         for point in missing:
             try:
                 self._play(point)
@@ -76,7 +79,7 @@ class Sweep:
             else:
                 yield point, None
 
-    def _in_parallel(self, missing: list[Point], jobs: int) -> Iterator[tuple[Point, BaseException | None]]:
+    def _in_parallel(self, missing: list[Point], jobs: int) -> Played:
         if not missing:
             return
         context = multiprocessing.get_context("spawn")
@@ -114,12 +117,10 @@ class Sweep:
 
 
 def figures_of(result: Simulation) -> Figures:
-    """The simulation's own figures, and how long single searches took."""
-    searches = sorted(event.value for event in result.events if event.kind == "search")
-    figures = result.to_json()
-    figures["search_median"] = statistics.median(searches) if searches else 0.0
-    figures["search_p99"] = searches[min(len(searches) - 1, int(0.99 * len(searches)))] if searches else 0.0
-    return figures
+    """The simulation's own figures, and how long single searches took: how many of each duration."""
+    searches = [event.value for event in result.events if event.kind == "search"]
+    counts = Counter(round(8 * math.log2(max(seconds, 1e-9))) for seconds in searches)
+    return result.to_json() | {"search_times": sorted([2.0 ** (eighth / 8), count] for eighth, count in counts.items())}
 
 
 def lowest(play: Callable[[float], Simulation], floor: float) -> Figures:
