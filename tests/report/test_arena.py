@@ -4,12 +4,12 @@ import itertools
 
 import pytest
 import torch
-from step_traces import convolutions, transformer
 
 import coop
 from coop.budget import Event
 from coop.report.arena import Kind, history, threshold_of
 from coop.simulate import Player
+from step_traces import convolutions, transformer
 
 PLAYERS = {"transformer": Player(transformer()), "convolutions": Player(convolutions())}
 

@@ -89,10 +89,15 @@ def simulate(
 
 def player_of(trace: Trace) -> Player:
     """Refuses a trace that makes no sense to the engine, such as one that reads what nobody holds."""
+    if not any(True for _ in trace.ops):
+        raise TraceError("the trace has no ops: there is nothing to play")
     try:
-        return Player(trace)
+        player = Player(trace)
     except (ValueError, IndexError) as error:
         raise TraceError(f"the trace cannot be played: {error}") from error
+    if not player.peak:
+        raise TraceError("the step of the trace needs no memory: every budget serves")
+    return player
 
 
 def above_the_floor(player: Player, budget: int | float) -> int:

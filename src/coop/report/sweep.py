@@ -8,6 +8,7 @@ import contextlib
 import math
 import multiprocessing
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable
@@ -84,8 +85,9 @@ class Sweep:
             return
         context = multiprocessing.get_context("spawn")
         others = set(multiprocessing.active_children())
-        pool = ProcessPoolExecutor(min(jobs, len(missing)), context, initializer=_ignore_interrupts)
-        asked: dict[Future[None], Point] = {pool.submit(self._play, point): point for point in missing}
+        pool = ProcessPoolExecutor(min(jobs, len(missing)), context)
+        with _deaf_to_interrupts():
+            asked: dict[Future[None], Point] = {pool.submit(self._play, point): point for point in missing}
         try:
             for done in as_completed(asked):
                 error = done.exception()
@@ -164,6 +166,16 @@ def _player(trace: Path) -> Player:
     return _kept[1]
 
 
-def _ignore_interrupts() -> None:
-    """Ctrl-C reaches all processes of a terminal; the one that started the others ends them."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+@contextlib.contextmanager
+def _deaf_to_interrupts() -> Generator[None, None, None]:
+    """Processes started meanwhile stay deaf. Ctrl-C reaches all processes of a terminal; the first one ends the others."""
+    if (
+        threading.current_thread() is not threading.main_thread()
+    ):  # where no interrupt arrives, and no handler can be set
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
