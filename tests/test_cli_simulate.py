@@ -134,6 +134,18 @@ def test_a_budget_below_the_floor_names_the_op_and_the_bytes(step, capsys):
     assert coop(capsys, "simulate", step, "--budget", f"{share}%").code == 0
 
 
+def test_blocks_are_aligned_as_on_the_device_that_the_trace_is_of(tmp_path, capsys):
+    odd = [Source(0, 100), Op("double", (0,), (Output(1, 100),), 5)]
+    for about, peak in (({}, 256), ({"alignment": 512}, 1024)):
+        write(Trace(odd, about=about), tmp_path / "odd.trace")
+        assert figures(capsys, tmp_path / "odd.trace", "--budget", "4KiB")["unlimited_peak"] == peak
+    for wrong in ("wide", 100, None):
+        write(Trace(odd, about={"alignment": wrong}), tmp_path / "odd.trace")
+        assert "alignment must be a power of two" in refused(
+            capsys, "simulate", tmp_path / "odd.trace", "--budget", "4KiB"
+        )
+
+
 def test_an_unknown_policy_is_answered_with_the_known_ones(step, capsys):
     sentence = refused(capsys, "simulate", step, "--budget", "50%", "--policy", "fifo")
     assert sentence == "unknown policy 'fifo'; the known ones are coop, coop-paper, dtr, dtr-eq, dte, lru"
@@ -181,6 +193,12 @@ def test_a_trace_that_reads_what_nobody_holds_is_refused(tmp_path, capsys):
     assert sentence == "the trace cannot be played: instruction 2 uses tensor 0, which nobody holds"
 
 
+def test_sizes_beyond_64_bits_are_refused(tmp_path, capsys):
+    write(Trace([Source(0, 2**70), Op("huge", (0,), (Output(1, 1),), 5)]), tmp_path / "huge.trace")
+    sentence = refused(capsys, "simulate", tmp_path / "huge.trace", "--budget", "50%")
+    assert sentence == "the trace cannot be played: a size in it has more than 64 bits"
+
+
 def test_traces_without_anything_to_play_are_refused(tmp_path, capsys):
     for content in ([], [Op("nothing", (), (), 5)]):
         write(Trace(content), tmp_path / "empty.trace")
@@ -214,7 +232,9 @@ def test_the_ideal_simulator_and_the_log_reader_are_called_when_there(step, tmp_
 
     def ideal(trace, budget, policy, limit):
         asked.append((len(trace.instructions), budget, policy, limit))
-        return SimpleNamespace(to_json=lambda: {"status": "ok", "overhead": 1.25})
+        return SimpleNamespace(
+            status="ok", overhead=1.25, budget=50, peak=40, evictions=3, rematerialisations=4, baseline_peak=100
+        )
 
     module = ModuleType("coop.simulate.ideal")
     module.ideal = ideal
@@ -226,7 +246,10 @@ def test_the_ideal_simulator_and_the_log_reader_are_called_when_there(step, tmp_
     log.write_text('{"INSTRUCTION": "ANNOTATE"}\n')
     found = figures(capsys, log, "--budget", "50%", "--ideal", "--policy", "msps")
     assert asked == [(len(STEP.instructions), 0.5, "msps", 2.0)]
-    assert found == {"trace": "transformer", "policy": "msps", "steps": 1, "status": "ok", "overhead": 1.25}
+    assert {name: type(value) for name, value in found.items()} == {
+        name: kind for name, kind in SCHEMA.items() if name not in ("floor", "moved_bytes")
+    }
+    assert (found["overhead"], found["ratio"], found["unlimited_peak"], found["policy"]) == (1.25, 0.5, 100, "msps")
 
 
 # --- memory-map ----------------------------------------------------------------------------------------------------------

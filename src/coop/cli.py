@@ -14,7 +14,7 @@ import contextlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn, TextIO
+from typing import TextIO
 
 import click
 from rich import box
@@ -23,15 +23,13 @@ from rich.table import Table
 
 from coop._version import __version__
 from coop.budget import Stats, budget, measure
+from coop.commands import Work, refuse
 from coop.commands.compare import compare
 from coop.commands.memory_map import memory_map
-from coop.commands.refusal import Refusal
 from coop.commands.simulate import simulate
 from coop.policies import POLICIES
 from coop.run import run_script
 from coop.sizes import format_bytes
-
-Work = Callable[[], None]
 
 
 def main() -> None:
@@ -42,24 +40,16 @@ def main() -> None:
         usage.show()
         raise SystemExit(2) from None
     except click.ClickException as error:
-        _refuse(error.format_message())
+        refuse(error.format_message())
     if not callable(work):  # --help and --version have said all there is to say
         raise SystemExit(work or 0)
-    try:
-        work()
-    except Refusal as refusal:
-        _refuse(str(refusal))
+    work()
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, "--version", message="coop %(version)s")
 def commands() -> None:
     """PyTorch programs inside a hard memory budget, to the same bits."""
-
-
-commands.add_command(simulate)
-commands.add_command(compare)
-commands.add_command(memory_map)
 
 
 @commands.command(context_settings={"allow_interspersed_args": False})
@@ -86,9 +76,9 @@ def run(size: str | None, policy: str, measuring: bool, script: str, args: tuple
     return lambda: run_script(script, source, list(args), memory, report)
 
 
-def _refuse(sentence: str) -> NoReturn:
-    print(f"coop: {sentence}", file=sys.stderr)
-    raise SystemExit(2)
+commands.add_command(simulate)
+commands.add_command(compare)
+commands.add_command(memory_map)
 
 
 def _report_to(stream: TextIO, rows: Callable[[Stats], dict[str, str]]) -> Callable[[Stats], None]:

@@ -1,6 +1,8 @@
 """Pictures and pages: they are written, they say what the points say, and thousands of blocks are drawn fast."""
 
+import sys
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -33,7 +35,7 @@ COMMAND = ["compare", "--policies", "coop,dtr", "--ratios", "0.4:1.0:0.3", "--ne
 
 
 def test_a_comparison_writes_points_pictures_and_a_page(compared, capsys):
-    ended = coop(capsys, *COMMAND, "--ablation", "--lowest", "-o", compared)
+    ended = coop(capsys, *COMMAND, "--ablation", "--lowest", "--traces", compared / "traces", "-o", compared)
     assert ended.code == 0, ended.err
     assert "overhead in %" in ended.out and ended.out.endswith("index.md\n")
     text = (compared / "index.md").read_text()
@@ -49,7 +51,7 @@ def test_a_comparison_writes_points_pictures_and_a_page(compared, capsys):
 def test_given_again_it_only_draws_and_the_pictures_are_the_same(compared, capsys):
     before = {file: file.read_bytes() for file in compared.glob("*.*")}
     points = {file: file.stat().st_mtime_ns for file in compared.rglob("*.json")}
-    assert coop(capsys, *COMMAND, "--ablation", "--lowest", "-o", compared).code == 0
+    assert coop(capsys, *COMMAND, "--ablation", "--lowest", "--traces", compared / "traces", "-o", compared).code == 0
     assert {file: file.read_bytes() for file in compared.glob("*.*")} == before
     assert {file: file.stat().st_mtime_ns for file in compared.rglob("*.json")} == points
 
@@ -98,6 +100,31 @@ def test_wrong_comparisons_are_refused(compared, tmp_path, capsys, arguments, se
     given = ["compare", "-o", tmp_path / "out", "--traces", compared / "traces", *arguments]
     assert sentence in refused(capsys, *given)
     assert not (tmp_path / "out" / "index.md").exists()
+
+
+def test_networks_of_coops_own_are_traced_once(tmp_path, capsys, monkeypatch):
+    """They are other modules' work: only the calls are checked."""
+    asked = []
+
+    def shape_trace(network, batch, device, progress):
+        asked.append((network, batch, device))
+        progress("tracing")
+        return convolutions(6, name=network)
+
+    modules = {
+        "coop.models": SimpleNamespace(NAMES=("one", "two"), get=lambda name: name),
+        "coop.trace.shapes": SimpleNamespace(shape_trace=shape_trace),
+        "coop.trace.device": SimpleNamespace(load=lambda name: f"a {name}"),
+    }
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    given = ["compare", "--ratios", "0.8", "--jobs", 1, "--no-pictures", "-o", tmp_path]
+    assert coop(capsys, *given).code == 0
+    assert coop(capsys, *given, "--models", "two").code == 0
+    assert asked == [("one", None, "a a100"), ("two", None, "a a100")]
+    assert (tmp_path / "traces" / "a100" / "two.trace").exists()
+    sentence = refused(capsys, *given, "--models", "three")
+    assert sentence == "there is no network and no file 'three'; the known networks are one, two"
 
 
 def test_a_corrupt_trace_is_refused_and_the_rest_is_kept(compared, tmp_path, capsys):

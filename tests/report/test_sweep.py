@@ -79,7 +79,9 @@ def test_unknown_variants_are_answered_with_the_known_words():
 
 
 def test_every_part_has_a_line_in_the_ablation():
-    assert [variant.label for variant in ablation_of("coop")] == [f"coop+no-{n.replace('_', '-')}" for n in ABLATION]
+    assert [variant.label for variant in ablation_of(Variant("coop"))] == [
+        f"coop+no-{n.replace('_', '-')}" for n in ABLATION
+    ]
 
 
 # --- the sweep -----------------------------------------------------------------------------------------------------------

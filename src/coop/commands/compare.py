@@ -5,8 +5,8 @@ Everything that is finished stays: the same command, given again, plays what is 
 
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import click
 from rich import box
@@ -14,9 +14,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from coop.commands.refusal import refusing
+from coop.commands import Work
+from coop.commands.refusing import refusing
 from coop.report.canvas import NoPictures, matplotlib
-from coop.report.networks import traces_of
+from coop.report.networks import trace_of, traces_of
 from coop.report.page import page
 from coop.report.plots import draw_all
 from coop.report.points import Point, parse_ratios
@@ -25,7 +26,6 @@ from coop.report.sweep import Sweep, SweepError
 from coop.report.variants import Variant, ablation_of
 from coop.simulate.player import THRASH
 
-Work = Callable[[], None]
 INTERRUPTED = 130
 
 
@@ -46,8 +46,9 @@ INTERRUPTED = 130
     help="The folder for all results.",
 )
 @click.option(
-    "--traces", type=click.Path(path_type=Path), help="The folder with NAME.trace files; OUTPUT/traces unless told."
+    "--traces", type=click.Path(path_type=Path), help="A folder with NAME.trace files, instead of coop's own networks."
 )
+@click.option("--device", default="a100", show_default=True, help="Whose costs coop's own networks are traced with.")
 @click.option(
     "--neighbours",
     default=0.0,
@@ -75,6 +76,7 @@ def compare(
     ratios: str,
     output: Path,
     traces: Path | None,
+    device: str,
     neighbours: float,
     ablation: bool,
     lowest: bool,
@@ -93,11 +95,13 @@ def compare(
         with refusing(ValueError, NoPictures, SweepError):
             if pictures:
                 matplotlib()  # better told now than after an hour
-            variants = [Variant.parse(text).label for text in policies.split(",")]
+            variants = [Variant.parse(text) for text in policies.split(",")]
+            wanted = parse_ratios(ratios)
+            found = _traces(models, traces, output / "traces" / Path(device).stem, device)
             results = Results(
-                Sweep(traces_of(models, traces or output / "traces"), output, steps, limit),
-                list(dict.fromkeys(variants)),
-                parse_ratios(ratios),
+                Sweep(found, output, steps, limit),
+                list(dict.fromkeys(variant.label for variant in variants)),
+                wanted,
                 neighbours,
                 [variant.label for variant in ablation_of(variants[0])] if ablation else [],
                 lowest,
@@ -110,6 +114,15 @@ def compare(
         print(f"written: {output / 'index.md'}")
 
     return work
+
+
+def _traces(models: str, folder: Path | None, made: Path, device: str) -> dict[str, Path]:
+    with Console(stderr=True).status("reading traces") as status:
+        try:
+            return traces_of(models, folder, lambda name: trace_of(name, made, device, status.update))
+        except KeyboardInterrupt:
+            status.stop()
+            _interrupted("while networks were traced; those that are finished are kept")
 
 
 def _run(results: Results, jobs: int) -> None:
@@ -134,11 +147,12 @@ def _run(results: Results, jobs: int) -> None:
         except KeyboardInterrupt:
             progress.stop()
             done = len(wanted) - len(results.sweep.missing(wanted))
-            print(
-                f"coop: interrupted with {done} of {len(wanted)} points done; the same command goes on from there",
-                file=sys.stderr,
-            )
-            raise SystemExit(INTERRUPTED) from None
+            _interrupted(f"with {done} of {len(wanted)} points done; the same command goes on from there")
+
+
+def _interrupted(when: str) -> NoReturn:
+    print(f"coop: interrupted {when}", file=sys.stderr)
+    raise SystemExit(INTERRUPTED) from None
 
 
 def _print(results: Results) -> None:

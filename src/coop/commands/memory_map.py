@@ -1,21 +1,20 @@
 """`coop memory-map`: the arena over time as a picture, one panel for each policy."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import click
 
 from coop.budget import Stats
-from coop.commands.refusal import refusing
-from coop.commands.simulate import BUDGET_HELP, above_the_floor, player_of
+from coop.commands import Work
+from coop.commands.refusing import refusing
+from coop.commands.simulate import BUDGET_HELP
 from coop.report.canvas import FORMATS, NoPictures, matplotlib
 from coop.report.memory_map import Panel, draw_panels, writable
 from coop.report.variants import Variant
+from coop.simulate.checked import above_the_floor, player_of
 from coop.simulate.player import THRASH, Simulation
 from coop.sizes import parse_budget
 from coop.trace.formats import read_any
-
-Work = Callable[[], None]
 
 
 @click.command("memory-map")

@@ -15,15 +15,16 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from coop.commands.refusal import Refusal, refusing
+from coop.commands import Work
+from coop.commands.refusing import refusing
 from coop.policies import POLICIES
 from coop.report.variants import SWITCHES, Variant
-from coop.simulate.player import THRASH, Player
-from coop.sizes import format_bytes, parse_budget
+from coop.simulate.checked import above_the_floor, exactly, player_of
+from coop.simulate.player import THRASH
+from coop.sizes import parse_budget
 from coop.trace.formats import read_any
-from coop.trace.trace import Op, Source, Trace, TraceError
+from coop.trace.trace import Op, Trace
 
-Work = Callable[[], None]
 BUDGET_HELP = "Bytes (600MiB, 4GB), or a share of the step's own peak (50%, 0.5)."
 
 
@@ -87,38 +88,6 @@ def simulate(
     return work
 
 
-def player_of(trace: Trace) -> Player:
-    """Refuses a trace that makes no sense to the engine, such as one that reads what nobody holds."""
-    if not any(True for _ in trace.ops):
-        raise TraceError("the trace has no ops: there is nothing to play")
-    try:
-        player = Player(trace)
-    except (ValueError, IndexError) as error:
-        raise TraceError(f"the trace cannot be played: {error}") from error
-    if not player.peak:
-        raise TraceError("the step of the trace needs no memory: every budget serves")
-    return player
-
-
-def above_the_floor(player: Player, budget: int | float) -> int:
-    """The budget in bytes; refused if not even the largest op fits in beside the sources."""
-    count = int(budget * player.peak) if isinstance(budget, float) else budget
-    if count >= player.floor:
-        return count
-    setter = player.floor_setter
-    number = player.trace.instructions.index(setter)
-    what = f"op {setter.name!r}" if isinstance(setter, Op) else "a source" if isinstance(setter, Source) else "the step"
-    raise Refusal(
-        f"a budget of {_exactly(count)} is below the floor: {what} (instruction {number}) needs {_exactly(player.floor)}, its "
-        f"own operands and everything that cannot be recomputed; the step's peak is {format_bytes(player.peak)}. "
-        f"Tip: a share of {-(-1000 * player.floor // max(player.peak, 1)) / 1000:.1%} or more can serve."
-    )
-
-
-def _exactly(count: int) -> str:
-    return f"{format_bytes(count)} ({count} bytes)"
-
-
 def _on_the_engine(trace: Trace, budget: int | float, variant: Variant, *, steps: int, limit: float) -> dict[str, Any]:
     player = player_of(trace)
     result = player.play(
@@ -139,9 +108,22 @@ def _ideal(trace: Trace, budget: int | float, variant: Variant, *, steps: int, l
     try:
         module = importlib.import_module("coop.simulate.ideal")
     except ModuleNotFoundError:
-        raise Refusal("this coop has no ideal simulator") from None
-    result: dict[str, Any] = module.ideal(trace, budget, variant.policy, limit=limit).to_json()
-    return result
+        raise ValueError("this coop has no ideal simulator") from None
+    result = module.ideal(trace, budget, variant.policy, limit=limit)
+    return {
+        "status": result.status,
+        "overhead": result.overhead,
+        "budget": result.budget,
+        "ratio": result.budget / result.baseline_peak if result.baseline_peak else 1.0,
+        "peak": result.peak,
+        "evictions": result.evictions,
+        "rematerialisations": result.rematerialisations,
+        "moves": 0,  # without addresses there is nothing to move, nor to fragment
+        "fragmentation": 0.0,
+        "searches": 0,
+        "search_seconds": 0.0,
+        "unlimited_peak": result.baseline_peak,
+    }
 
 
 def _print(figures: dict[str, Any]) -> None:
@@ -149,19 +131,19 @@ def _print(figures: dict[str, Any]) -> None:
     forms: dict[str, Callable[[Any], str]] = {
         "status": lambda status: status.replace("_", " "),
         "overhead": lambda overhead: f"{overhead:.4f}",
-        "budget": _exactly,
+        "budget": exactly,
         "ratio": lambda ratio: f"{ratio:.1%} of the step's own peak",
-        "unlimited_peak": _exactly,
-        "floor": _exactly,
-        "peak": _exactly,
+        "unlimited_peak": exactly,
+        "floor": exactly,
+        "peak": exactly,
         "evictions": lambda count: f"{count:,}",
         "rematerialisations": lambda count: f"{count:,}",
         "moves": lambda count: f"{count:,}",
-        "moved_bytes": _exactly,
+        "moved_bytes": exactly,
         "fragmentation": lambda share: f"{share:.1%}",
         "searches": lambda count: f"{count:,}",
         "search_seconds": lambda seconds: f"{seconds * 1e3:.3f} ms",
-        "failed": lambda at: f"instruction {at['instruction']} ({at['op']}), for {_exactly(at['needed'])} in one piece",
+        "failed": lambda at: f"instruction {at['instruction']} ({at['op']}), for {exactly(at['needed'])} in one piece",
     }
     for name, form in forms.items():
         if name in figures:

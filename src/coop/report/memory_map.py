@@ -72,7 +72,7 @@ def draw_panels(panels: Sequence[Panel], budget: int, path: str | Path, by: str 
     longest = max([run.end for run in runs] or [0.0]) or 1.0
     unit, scale = _unit_of_time(longest) if by == "time" else ("changes of the arena", 1.0)
     with figure(11.0, 3.6 * len(panels) + 1.2) as made:
-        made.set_layout_engine("constrained", h_pad=0.01, hspace=0.0)
+        made.set_layout_engine("constrained", h_pad=0.03, hspace=0.0)
         grid = made.add_gridspec(2 * len(panels), 1, height_ratios=[22, 1] * len(panels))
         first: Axes | None = None
         for row, (panel, run) in enumerate(zip(panels, runs, strict=True)):

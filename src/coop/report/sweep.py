@@ -20,6 +20,7 @@ from pathlib import Path
 from coop.report import points
 from coop.report.points import Figures, Point, Stamp
 from coop.report.variants import Variant
+from coop.simulate.checked import player_of
 from coop.simulate.player import THRASH, Player, Simulation
 from coop.trace.formats import read_any
 
@@ -162,7 +163,7 @@ def _player(trace: Path) -> Player:
     global _kept
     if _kept is None or _kept[0] != trace:
         _kept = None  # two large ones need not be in memory at once
-        _kept = trace, Player(read_any(trace))
+        _kept = trace, player_of(read_any(trace))
     return _kept[1]
 
 

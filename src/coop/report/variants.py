@@ -76,5 +76,6 @@ class Variant:
         return options_for(self.policy, budget, 0, dict(self.switches))
 
 
-def ablation_of(policy: str = "coop") -> list[Variant]:
-    return [Variant(policy, ((name, False),)) for name in ABLATION]
+def ablation_of(variant: Variant) -> list[Variant]:
+    """The variant with each of its parts off in turn."""
+    return [Variant(variant.policy, (*variant.switches, (name, False))) for name in ABLATION]
