@@ -3,6 +3,9 @@
     coop run --budget 4GiB train.py --its --own --args
     coop run --measure train.py
     coop trace bert-large -o bert.trace
+    coop simulate step.trace --budget 50% --policy dtr
+    coop compare --models all --policies coop,dte,dtr --ratios 0.3:1.0:0.1 -o results/
+    coop memory-map step.trace --budget 50% -o map.png
 
 What is wrong with the command itself is told in one sentence, with exit code 2. Otherwise the exit code is the
 script's.
@@ -22,6 +25,9 @@ from rich.table import Table
 from coop._version import __version__
 from coop.budget import Stats, budget, measure
 from coop.commands import Work, refuse
+from coop.commands.compare import compare
+from coop.commands.memory_map import memory_map
+from coop.commands.simulate import simulate
 from coop.commands.trace import trace
 from coop.policies import POLICIES
 from coop.run import run_script
@@ -73,6 +79,9 @@ def run(size: str | None, policy: str, measuring: bool, script: str, args: tuple
 
 
 commands.add_command(trace)
+commands.add_command(simulate)
+commands.add_command(compare)
+commands.add_command(memory_map)
 
 
 def _report_to(stream: TextIO, rows: Callable[[Stats], dict[str, str]]) -> Callable[[Stats], None]:

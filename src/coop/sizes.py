@@ -9,6 +9,7 @@ _UNITS = {
     "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
+_SHARE = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(%?)\s*")
 _PATTERN = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
 
@@ -29,6 +30,20 @@ def parse_bytes(size: int | str) -> int:
     if count <= 0:
         raise ValueError(f"a budget must be more than 0 bytes, not {size!r}")
     return count
+
+
+def parse_budget(text: str) -> int | float:
+    """An int of bytes, or a float: a share of what a step needs by itself. "50%" and "0.5" are shares, "600MiB" is bytes.
+
+    A number without a unit is a share if it has a decimal point.
+    """
+    match = _SHARE.fullmatch(text)
+    if not match or ("." not in match[1] and not match[2]):
+        return parse_bytes(text)
+    share = float(Fraction(match[1].rstrip(".")) / (100 if match[2] else 1))
+    if not 0 < share <= 100:
+        raise ValueError(f"a budget must be more than 0 and at most 100 times the step's own peak, not {text!r}")
+    return share
 
 
 def format_bytes(count: int) -> str:

@@ -1,0 +1,90 @@
+"""`coop memory-map`: the arena over time as a picture, one panel for each policy."""
+
+from pathlib import Path
+
+import click
+
+from coop.budget import Stats
+from coop.commands import Work
+from coop.commands.refusing import refusing
+from coop.commands.simulate import BUDGET_HELP
+from coop.report.canvas import FORMATS, NoPictures, matplotlib
+from coop.report.memory_map import Panel, draw_panels, writable
+from coop.report.variants import Variant
+from coop.simulate.checked import above_the_floor, player_of
+from coop.simulate.player import THRASH, Simulation
+from coop.sizes import parse_budget
+from coop.trace.formats import read_any
+
+
+@click.command("memory-map")
+@click.argument("file")
+@click.option("--budget", "size", required=True, metavar="SIZE", help=BUDGET_HELP)
+@click.option(
+    "--policy",
+    "policies",
+    default="coop",
+    show_default=True,
+    help="Several, as in coop,dtr, are drawn one above the other.",
+)
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path),
+    help=f"The picture: .{', .'.join(FORMATS)}; without an ending, PNG and SVG.",
+)
+@click.option(
+    "--by",
+    default="time",
+    show_default=True,
+    type=click.Choice(["time", "events"]),
+    help="Time to the right, or each change of the arena.",
+)
+@click.option("--steps", default=1, show_default=True, type=click.IntRange(1), help="Consecutive steps to play.")
+@click.option(
+    "--limit",
+    default=THRASH,
+    show_default=True,
+    type=click.FloatRange(1.0, min_open=True),
+    help="Overhead that counts as thrashing.",
+)
+def memory_map(file: str, size: str, policies: str, output: Path, by: str, steps: int, limit: float) -> Work:
+    """Draw the arena over time while the step in FILE is played inside a budget.
+
+    Address goes up, time to the right; the colour tells sources, dear and cheap results and free memory apart. A run that
+    does not fit is drawn up to where it ended.
+    """  # fmt: skip
+
+    def work() -> None:
+        with refusing(ValueError, NoPictures):
+            if not writable(output):
+                raise ValueError(
+                    f"{output} is not a picture that can be written: it should end in .{', .'.join(FORMATS)}"
+                )
+            matplotlib()
+            variants = [Variant.parse(text) for text in policies.split(",")]
+            budget = parse_budget(size)
+            player = player_of(read_any(file))
+            count = above_the_floor(player, budget)
+            panels = []
+            for variant in variants:
+                run = player.play(
+                    count, variant.policy, steps=steps, limit=limit, events=True, **dict(variant.switches)
+                )
+                panels.append(Panel(_title(variant.label, run), run.events))
+            for written in draw_panels(panels, count, output, by):
+                print(f"written: {written}")
+
+    return work
+
+
+def _title(name: str, run: Simulation) -> str:
+    stats: Stats = run.stats
+    if run.status != "ok":
+        return f"{name}: {run.status.replace('_', ' ')}"
+    moves = f", {stats.moves:,} moved" if stats.moves else ""
+    return (
+        f"{name} in {run.ratio:.0%} of the memory: {run.overhead - 1:.1%} more time; {stats.evictions:,} evicted, "
+        f"{stats.rematerialisations:,} recomputed{moves}; fragmentation {stats.fragmentation:.1%}"
+    )

@@ -1,0 +1,151 @@
+"""`coop simulate`: what a budget would cost a recorded step.
+
+The exit code is 0 whenever the question has an answer, and "it does not fit" is one: `status` tells. A budget below the
+floor is refused with exit code 2, because no policy could ever serve it.
+"""
+
+import importlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from coop.commands import Work
+from coop.commands.refusing import refusing
+from coop.policies import POLICIES
+from coop.report.variants import SWITCHES, Variant
+from coop.simulate.checked import above_the_floor, exactly, player_of
+from coop.simulate.player import THRASH
+from coop.sizes import parse_budget
+from coop.trace.formats import read_any
+from coop.trace.trace import Op, Trace
+
+BUDGET_HELP = "Bytes (600MiB, 4GB), or a share of the step's own peak (50%, 0.5)."
+
+
+def switches(command: Callable[..., Any]) -> Callable[..., Any]:
+    """One pair of flags for each part of a policy that can be switched."""
+    for name in reversed(SWITCHES):
+        flag = name.replace("_", "-")
+        command = click.option(f"--{flag}/--no-{flag}", name, default=None, help=SWITCHES[name])(command)
+    return command
+
+
+@click.command()
+@click.argument("file")
+@click.option("--budget", "size", required=True, metavar="SIZE", help=BUDGET_HELP)
+@click.option("--policy", default="coop", show_default=True, metavar="NAME", help=f"{', '.join(POLICIES)}.")
+@click.option("--steps", default=1, show_default=True, type=click.IntRange(1), help="Consecutive steps to play.")
+@click.option(
+    "--limit",
+    default=THRASH,
+    show_default=True,
+    type=click.FloatRange(1.0, min_open=True),
+    help="Overhead from which on a run counts as thrashing and is given up.",
+)
+@click.option("--ideal", is_flag=True, help="A byte counter without addresses, as DTR's own simulator counts.")
+@click.option("--json", "as_json", is_flag=True, help="The figures as one JSON object.")
+@switches
+def simulate(
+    file: str,
+    size: str,
+    policy: str,
+    steps: int,
+    limit: float,
+    ideal: bool,
+    as_json: bool,
+    **switched: bool | None,
+) -> Work:
+    """Play the step recorded in FILE (a trace, or an operator log of DTR) inside a budget.
+
+    The status is ok, out_of_memory or thrash; the exit code is 0 for all three. Wrong input, and a budget below what the
+    sources and the largest op need, end with exit code 2.
+    """
+    chosen = {name: value for name, value in switched.items() if value is not None}
+    if ideal and (chosen or steps != 1):
+        raise click.UsageError("--ideal has no addresses, no switches and one step")
+
+    def work() -> None:
+        with refusing(ValueError):  # TraceError is one
+            budget = parse_budget(size)
+            variant = Variant(policy, tuple(chosen.items()))
+            if not ideal:
+                variant.options(1)  # refuses an unknown policy before a long file is read
+            trace = read_any(file)
+            figures = {"trace": trace.name or Path(file).name, "policy": variant.label, "steps": steps}
+            play = _ideal if ideal else _on_the_engine
+            figures |= play(trace, budget, variant, steps=steps, limit=limit)
+        if as_json:
+            print(json.dumps(figures, indent=2))
+        else:
+            _print(figures)
+
+    return work
+
+
+def _on_the_engine(trace: Trace, budget: int | float, variant: Variant, *, steps: int, limit: float) -> dict[str, Any]:
+    player = player_of(trace)
+    result = player.play(
+        above_the_floor(player, budget), variant.policy, steps=steps, limit=limit, **dict(variant.switches)
+    )
+    figures = result.to_json() | {"unlimited_peak": player.peak, "floor": player.floor}
+    if result.failed is not None:
+        failed = result.failed
+        figures["failed"] = {
+            "instruction": trace.instructions.index(failed),
+            "op": failed.name if isinstance(failed, Op) else "source",
+            "needed": result.needed,
+        }
+    return figures
+
+
+def _ideal(trace: Trace, budget: int | float, variant: Variant, *, steps: int, limit: float) -> dict[str, Any]:
+    try:
+        module = importlib.import_module("coop.simulate.ideal")
+    except ModuleNotFoundError:
+        raise ValueError("this coop has no ideal simulator") from None
+    result = module.ideal(trace, budget, variant.policy, limit=limit)
+    return {
+        "status": result.status,
+        "overhead": result.overhead,
+        "budget": result.budget,
+        "ratio": result.budget / result.baseline_peak if result.baseline_peak else 1.0,
+        "peak": result.peak,
+        "evictions": result.evictions,
+        "rematerialisations": result.rematerialisations,
+        "moves": 0,  # without addresses there is nothing to move, nor to fragment
+        "fragmentation": 0.0,
+        "searches": 0,
+        "search_seconds": 0.0,
+        "unlimited_peak": result.baseline_peak,
+    }
+
+
+def _print(figures: dict[str, Any]) -> None:
+    table = Table(box=box.ROUNDED, title=f"{figures['trace']}, {figures['policy']}", show_header=False)
+    forms: dict[str, Callable[[Any], str]] = {
+        "status": lambda status: status.replace("_", " "),
+        "overhead": lambda overhead: f"{overhead:.4f}",
+        "budget": exactly,
+        "ratio": lambda ratio: f"{ratio:.1%} of the step's own peak",
+        "unlimited_peak": exactly,
+        "floor": exactly,
+        "peak": exactly,
+        "evictions": lambda count: f"{count:,}",
+        "rematerialisations": lambda count: f"{count:,}",
+        "moves": lambda count: f"{count:,}",
+        "moved_bytes": exactly,
+        "fragmentation": lambda share: f"{share:.1%}",
+        "searches": lambda count: f"{count:,}",
+        "search_seconds": lambda seconds: f"{seconds * 1e3:.3f} ms",
+        "failed": lambda at: f"instruction {at['instruction']} ({at['op']}), for {exactly(at['needed'])} in one piece",
+    }
+    for name, form in forms.items():
+        if name in figures:
+            table.add_row(name.replace("_", " "), form(figures[name]))
+    Console().print(table)

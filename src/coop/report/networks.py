@@ -1,0 +1,64 @@
+"""From the name of a network to the file with its step."""
+
+import importlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from coop.trace import write
+
+SUFFIX = ".trace"
+
+
+def traces_of(names: str, folder: Path | None, make: Callable[[str], Path]) -> dict[str, Path]:
+    """The networks of a list such as `all` or `bert-large,unet` or `my.trace,unet`, in that order.
+
+    A network is a file of that name, else what is in the folder, if there is one, else what coop.models has: `make` traces it.
+    """
+    traces: dict[str, Path] = {}
+    for name in _all(folder) if names == "all" else names.split(","):
+        file = Path(name)
+        if file.suffix and file.is_file():
+            traces[file.name.removesuffix(SUFFIX)] = file
+        elif folder is None:
+            traces[name] = make(name)
+        elif (file := folder / f"{name}{SUFFIX}").is_file():
+            traces[name] = file
+        else:
+            there = ", ".join(_all(folder))
+            raise ValueError(f"unknown network {name!r}: there is no {file}; the known ones are {there}")
+    return traces
+
+
+def trace_of(name: str, folder: Path, device: str, progress: Callable[[str], None]) -> Path:
+    """The seam to coop.models: traces the network by shapes alone, unless the folder has it from an earlier time."""
+    if name not in _models():
+        raise ValueError(f"there is no network and no file {name!r}; the known networks are {', '.join(_models())}")
+    file = folder / f"{name}{SUFFIX}"
+    if not file.is_file():
+        shapes, devices = (importlib.import_module(f"coop.trace.{part}") for part in ("shapes", "device"))
+        network = importlib.import_module("coop.models").get(name)
+        made = shapes.shape_trace(network, None, devices.load(device), progress)
+        folder.mkdir(parents=True, exist_ok=True)
+        part = file.with_suffix(".part")
+        write(made, part)
+        os.replace(part, file)
+    return file
+
+
+def _all(folder: Path | None) -> list[str]:
+    if folder is None:
+        return _models()
+    names = sorted(file.name.removesuffix(SUFFIX) for file in folder.glob(f"*{SUFFIX}"))
+    if not names:
+        raise ValueError(f"there are no traces (*{SUFFIX}) in {folder}")
+    return names
+
+
+def _models() -> list[str]:
+    try:
+        return list(importlib.import_module("coop.models").NAMES)
+    except ModuleNotFoundError:
+        raise ValueError(
+            "this coop has no networks of its own. Tip: name trace files, or their folder with --traces"
+        ) from None

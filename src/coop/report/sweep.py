@@ -1,0 +1,182 @@
+"""The sweep: many points, played in parallel processes, each answer kept as soon as it is there.
+
+What has a valid file is not played again: a sweep that was interrupted goes on where it stopped. Points come network by
+network, and a process keeps the network that it played last.
+"""
+
+import contextlib
+import math
+import multiprocessing
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from coop.report import points
+from coop.report.points import Figures, Point, Stamp
+from coop.report.variants import Variant
+from coop.simulate.checked import player_of
+from coop.simulate.player import THRASH, Player, Simulation
+from coop.trace.formats import read_any
+
+Played = Generator[tuple[Point, BaseException | None], None, None]
+"""Points that are done, and the error of those that could not be."""
+PRECISION = 0.005
+"""Of the lowest ratio."""
+STRIDE = 0.05
+"""Of the walk down to it."""
+
+
+class SweepError(RuntimeError):
+    """Some points could not be played. The text names the first; all others are done and kept."""
+
+
+@dataclass
+class Sweep:
+    traces: dict[str, Path]
+    """The networks, and the files with their steps."""
+    folder: Path
+    """Where the answers go."""
+    steps: int = 1
+    limit: float = THRASH
+    stamps: dict[str, Stamp] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.stamps = {name: points.stamp_of(file, self.steps, self.limit) for name, file in self.traces.items()}
+
+    def read(self, point: Point) -> Figures | None:
+        return points.read(point, self.stamps[point.network], self.folder)
+
+    def missing(self, wanted: Iterable[Point]) -> list[Point]:
+        order = {name: place for place, name in enumerate(self.traces)}
+        open_points = {point for point in wanted if self.read(point) is None}
+        return sorted(open_points, key=lambda p: (order[p.network], p.ratio is not None, p.variant, -(p.ratio or 0)))
+
+    def run(self, wanted: Iterable[Point], jobs: int, tick: Callable[[Point], None]) -> None:
+        """Plays what is missing, in `jobs` processes; with one job, in this one. Interrupted, it stops at once."""
+        missing = self.missing(wanted)
+        failed: list[tuple[Point, BaseException]] = []
+        with contextlib.closing(self._in_turn(missing) if jobs == 1 else self._in_parallel(missing, jobs)) as results:
+            for point, error in results:
+                tick(point)
+                if error is not None:
+                    failed.append((point, error))
+        if failed:
+            point, error = failed[0]
+            raise SweepError(
+                f"{len(failed)} of {len(missing)} points could not be played, such as {point}: {error}. The others are done."
+            )
+
+    def _in_turn(self, missing: list[Point]) -> Played:
+        for point in missing:
+            try:
+                self._play(point)
+            except Exception as error:
+                yield point, error
+            else:
+                yield point, None
+
+    def _in_parallel(self, missing: list[Point], jobs: int) -> Played:
+        if not missing:
+            return
+        context = multiprocessing.get_context("spawn")
+        others = set(multiprocessing.active_children())
+        pool = ProcessPoolExecutor(min(jobs, len(missing)), context)
+        with _deaf_to_interrupts():
+            asked: dict[Future[None], Point] = {pool.submit(self._play, point): point for point in missing}
+        try:
+            for done in as_completed(asked):
+                error = done.exception()
+                if isinstance(error, BrokenProcessPool):
+                    raise SweepError("a process that plays points has died; what is finished is kept") from error
+                yield asked[done], error
+        finally:
+            finished = all(future.done() for future in asked)
+            workers = [] if finished else [child for child in multiprocessing.active_children() if child not in others]
+            pool.shutdown(wait=False, cancel_futures=True)
+            for worker in workers:  # nothing is lost: answers appear whole or not at all
+                worker.kill()
+            pool.shutdown(wait=True)
+
+    def _play(self, point: Point) -> None:
+        player = _player(self.traces[point.network])
+        started = time.perf_counter()
+        variant = Variant.parse(point.variant)
+        if point.ratio is None:
+            figures = lowest(lambda ratio: self._simulate(player, variant, ratio), player.floor / max(player.peak, 1))
+        else:
+            figures = figures_of(self._simulate(player, variant, point.ratio, events=True))
+        figures |= {"unlimited_peak": player.peak, "floor": player.floor, "seconds": time.perf_counter() - started}
+        points.write(point, self.stamps[point.network], figures, self.folder)
+
+    def _simulate(self, player: Player, variant: Variant, ratio: float, events: bool = False) -> Simulation:
+        switches = dict(variant.switches)
+        return player.play(ratio, variant.policy, steps=self.steps, limit=self.limit, events=events, **switches)
+
+
+def figures_of(result: Simulation) -> Figures:
+    """The simulation's own figures, and how long single searches took: how many of each duration."""
+    searches = [event.value for event in result.events if event.kind == "search"]
+    counts = Counter(round(8 * math.log2(max(seconds, 1e-9))) for seconds in searches)
+    return result.to_json() | {"search_times": sorted([2.0 ** (eighth / 8), count] for eighth, count in counts.items())}
+
+
+def lowest(play: Callable[[float], Simulation], floor: float) -> Figures:
+    """Walks down from ratio 1 until a budget does not serve, then halves the last stride.
+
+    So every ratio that was tried above the answer served: a lucky one far below does not count. Below the floor nothing
+    is tried.
+    """
+    tried: dict[float, str] = {}
+
+    def serves(ratio: float) -> bool:
+        tried[ratio] = play(ratio).status
+        return tried[ratio] == "ok"
+
+    good, bad = 1.0 + STRIDE, 0.0
+    for stride in range(int(1 / STRIDE)):
+        ratio = round(1.0 - stride * STRIDE, 6)
+        if ratio < floor or not serves(ratio):
+            bad = ratio
+            break
+        good = ratio
+    while good <= 1.0 and good - bad > PRECISION:
+        middle = (good + bad) / 2
+        if middle >= floor and serves(middle):
+            good = middle
+        else:
+            bad = middle
+    status = "ok" if good <= 1.0 else tried.get(1.0, "out_of_memory")
+    return {"status": status, "lowest": good if good <= 1.0 else None, "tried": sorted(tried.items())}
+
+
+_kept: tuple[Path, Player] | None = None
+
+
+def _player(trace: Path) -> Player:
+    """The player of that trace; the last one is kept."""
+    global _kept
+    if _kept is None or _kept[0] != trace:
+        _kept = None  # two large ones need not be in memory at once
+        _kept = trace, player_of(read_any(trace))
+    return _kept[1]
+
+
+@contextlib.contextmanager
+def _deaf_to_interrupts() -> Generator[None, None, None]:
+    """Processes started meanwhile stay deaf. Ctrl-C reaches all processes of a terminal; the first one ends the others."""
+    if (
+        threading.current_thread() is not threading.main_thread()
+    ):  # where no interrupt arrives, and no handler can be set
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,47 @@
+"""Traces and budgets from outside, checked before they are played. All errors are ValueErrors with a sentence for users."""
+
+from typing import Any
+
+from coop.simulate.player import Player
+from coop.sizes import format_bytes
+from coop.trace.trace import Op, Source, Trace, TraceError
+
+ALIGNMENT = 64
+
+
+def player_of(trace: Trace) -> Player:
+    """With the alignment of the device that the trace is of. Raises TraceError if there is nothing that can be played."""
+    if not any(True for _ in trace.ops):
+        raise TraceError("the trace has no ops: there is nothing to play")
+    alignment: Any = trace.about.get("alignment", ALIGNMENT) if isinstance(trace.about, dict) else ALIGNMENT
+    if not isinstance(alignment, int):
+        raise TraceError(f"the trace cannot be played: its alignment must be a power of two, not {alignment!r}")
+    try:
+        player = Player(trace, alignment)
+    except (ValueError, IndexError) as error:
+        raise TraceError(f"the trace cannot be played: {error}") from error
+    except (TypeError, OverflowError) as error:
+        raise TraceError("the trace cannot be played: a size in it has more than 64 bits") from error
+    if not player.peak:
+        raise TraceError("the step of the trace needs no memory: every budget serves")
+    return player
+
+
+def above_the_floor(player: Player, budget: int | float) -> int:
+    """The budget in bytes. Raises ValueError if not even the largest op fits in beside the sources."""
+    count = int(budget * player.peak) if isinstance(budget, float) else budget
+    if count >= player.floor:
+        return count
+    setter = player.floor_setter
+    number = player.trace.instructions.index(setter)
+    what = f"op {setter.name!r}" if isinstance(setter, Op) else "a source" if isinstance(setter, Source) else "the step"
+    share = -(-1000 * player.floor // player.peak) / 1000  # rounded up
+    raise ValueError(
+        f"a budget of {exactly(count)} is below the floor: {what} (instruction {number}) needs {exactly(player.floor)}, its "
+        f"own operands and everything that cannot be recomputed; the step's peak is {format_bytes(player.peak)}. "
+        f"Tip: a share of {share:.1%} or more can serve."
+    )
+
+
+def exactly(count: int) -> str:
+    return f"{format_bytes(count)} ({count} bytes)"
