@@ -18,14 +18,14 @@ from coop.trace.trace import FRESH
 
 
 # Not swin-t: real and fake layer norm give gradients of other strides, and one copies where the other need not.
-@pytest.mark.parametrize("name", ["unet", "bert-large", "bilstm", "spos"])
+@pytest.mark.parametrize("name", ["unet", "bert-large", "spos"])
 def test_fake_and_live_recordings_of_a_network_are_the_same_but_for_costs(name):
     network = models.get(name, small=True)
     fake = shape_trace(network, None, load("cpu"), lambda _: None)
     assert history(record(training(network))) == history(fake)
 
 
-@pytest.mark.parametrize("name", ["unet", "bert-large", "swin-t", "bilstm", "gpt-2.7b"])
+@pytest.mark.parametrize("name", ["unet", "bert-large", "swin-t", "bilstm"])
 def test_the_peak_of_a_trace_is_what_a_scope_measures(name):
     """Except for the scratch of kernels, which the recorder does not see: convolutions have some, for each thread."""
     torch.set_num_threads(1)
