@@ -77,6 +77,7 @@ void bind_options(py::module_& module) {
       .def_readwrite("partition", &Options::partition)
       .def_readwrite("per_byte", &Options::per_byte)
       .def_readwrite("keep_dead", &Options::keep_dead)
+      .def_readwrite("needed_only", &Options::needed_only)
       .def_readwrite("in_place", &Options::in_place)
       .def_readwrite("move", &Options::move)
       .def_readwrite("rescue", &Options::rescue)

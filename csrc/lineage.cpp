@@ -171,6 +171,7 @@ bool Lineage::sweep(std::size_t portion) {
 // What an evicted storage was made from is missed by it, if somebody needs it: it is held, or missed itself.
 void Lineage::set_missing(Storage& storage, bool on) {
   storage.missing = on;
+  flipped_.clear();
   stack_.assign(1, &storage);
   while (!stack_.empty()) {
     Op* op = stack_.back()->producer;
@@ -183,12 +184,17 @@ void Lineage::set_missing(Storage& storage, bool on) {
       if (needed == input->missing) continue;
       input->missing = needed;
       stack_.push_back(input);
+      flipped_.push_back(input);
     }
   }
+  if (!options_.needed_only) return;
+  for (Storage* other : flipped_) invalidate_around(*other);
 }
 
 void Lineage::unheld(Storage& storage) {
-  if (storage.missing && !storage.missed) set_missing(storage, false);
+  if (!storage.missing || storage.missed) return;
+  set_missing(storage, false);
+  if (options_.needed_only) invalidate_around(storage);
 }
 
 void Lineage::evicted(Storage& storage) {
@@ -260,10 +266,10 @@ bool Lineage::around_exact(Storage& storage, Seconds& sum) {
   const auto down = [&](Storage& from) {
     for (Edge* edge = from.consumers; edge; edge = edge->next) {
       for (std::uint32_t i = 0; i < edge->op->outputs_count; ++i) {
-        if (Storage* output = edge->op->outputs()[i]; output && output->evicted() && output->stamp != stamp_) {
-          output->stamp = stamp_;
-          stack_.push_back(output);
-        }
+        Storage* output = edge->op->outputs()[i];
+        if (!output || !output->evicted() || output->stamp == stamp_) continue;
+        output->stamp = stamp_;
+        if (output->missing || !options_.needed_only) stack_.push_back(output);
       }
     }
   };

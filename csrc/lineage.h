@@ -101,7 +101,7 @@ class Lineage {
   Pool<Storage> storages_;
   Components components_;
   std::deque<Op*> dying_;
-  std::vector<Storage*> stack_;  // scratch of the walks
+  std::vector<Storage*> stack_, flipped_;  // scratch of the walks
   std::vector<std::uint32_t> roots_;
   std::uint64_t stamp_ = 0;
   std::uint64_t epoch_ = 1;

@@ -162,6 +162,7 @@ struct Options {
   bool window = true;                  // policy coop: one run at a time; off: one storage at a time, as DTE does
   bool partition = true;               // cheap and dear results to opposite sides
   bool per_byte = true;                // a window's cost is divided by its bytes
+  bool needed_only = true;             // what was made from a storage counts in its cost only if somebody needs it
   bool keep_dead = true;               // storages nobody holds stay until their room is needed
   bool in_place = true;                // recomputable in-place by renaming; off: copy on write
   bool move = true;                    // policy coop: sources in the way of a window may be copied aside

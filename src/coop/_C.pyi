@@ -31,6 +31,7 @@ class Options:
     partition: bool
     per_byte: bool
     keep_dead: bool
+    needed_only: bool
     in_place: bool
     move: bool
     rescue: bool

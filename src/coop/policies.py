@@ -1,44 +1,45 @@
 """The policies by name: which switches of the engine each one sets.
 
-coop        window over neighbours, cost per byte, two-ended placement by measured density, exact projected cost, storages
-            nobody holds kept until their room is needed, recomputable in-place, moving
+coop        window over neighbours, cost per byte, two-ended placement by measured density, exact projected cost of what
+            somebody needs, storages nobody holds kept until their room is needed, recomputable in-place, moving; gradients
+            on their way through a backward pass stay
 coop-paper  as published: sum of scores, best fit with a side inside the hole, union-find cost, eager eviction
 dtr         least (projected cost / size / staleness), exact neighbourhood; copy on write, best fit, eager eviction
 dtr-eq      the same with union-find components
-dte         DTR with the free neighbours' bytes counted in
+dte         DTR with the free neighbours' bytes counted in, and compaction where nothing else helps
 lru         least recently used
+
+All but the first are as published, so gradients are evicted and recomputed as anything else is, and nothing is moved (but
+by dte). `coop.budget("4GiB", "dtr", rescue=True, record_backward=False)` gives them what coop has.
 """
 
 from typing import Any
 
 from coop._C import CostModel, Options, Placement, PolicyKind
 
-_SINGLE: dict[str, Any] = {
+# What none of the published systems has.
+_PUBLISHED: dict[str, Any] = {
     "placement": Placement.best_fit,
-    "partition": False,
     "keep_dead": False,
-    "in_place": False,
+    "needed_only": False,
+    "record_backward": True,
+    "move": False,
+    "rescue": False,
 }
+_SINGLE: dict[str, Any] = _PUBLISHED | {"partition": False, "in_place": False}
 
 POLICIES: dict[str, dict[str, Any]] = {
     "coop": {"policy": PolicyKind.coop},
-    "coop-paper": {
-        "policy": PolicyKind.coop,
-        "placement": Placement.best_fit,
-        "cost": CostModel.union_find,
-        "per_byte": False,
-        "keep_dead": False,
-        "move": False,
-    },
-    "dtr": {"policy": PolicyKind.dtr, **_SINGLE},
-    "dtr-eq": {"policy": PolicyKind.dtr, "cost": CostModel.union_find, **_SINGLE},
-    "dte": {"policy": PolicyKind.dte, **_SINGLE},
-    "lru": {"policy": PolicyKind.lru, "cost": CostModel.own, **_SINGLE},
+    "coop-paper": _PUBLISHED | {"policy": PolicyKind.coop, "cost": CostModel.union_find, "per_byte": False},
+    "dtr": _SINGLE | {"policy": PolicyKind.dtr},
+    "dtr-eq": _SINGLE | {"policy": PolicyKind.dtr, "cost": CostModel.union_find},
+    "dte": _SINGLE | {"policy": PolicyKind.dte, "rescue": True},
+    "lru": _SINGLE | {"policy": PolicyKind.lru, "cost": CostModel.own},
 }
 
 SWITCHES = frozenset(
     {"window", "partition", "per_byte", "keep_dead", "in_place", "move", "rescue", "tiny", "alignment", "exact_limit", "max_depth",
-     "max_versions", "placement", "cost", "copy_bandwidth", "record_backward"}
+     "max_versions", "placement", "cost", "copy_bandwidth", "record_backward", "needed_only"}
 )  # fmt: skip
 
 
