@@ -1,9 +1,11 @@
 // The Python surface of the extension: coop._C. Everything here is thin; the names and defaults users see are in Python.
+#include <pybind11/stl.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <sstream>
 
+#include "ideal.h"
 #include "out_of_budget.h"
 #include "scope.h"
 #include "torch_hook.h"
@@ -219,4 +221,28 @@ PYBIND11_MODULE(_C, module) {
     if (scope && impl) without_gil("a pointer to a tensor", [&] { scope->expose(impl); });
   });
   module.def("state", &state);
+
+  // The ideal simulator: csrc/ideal.h says what the numbers of a program mean.
+  module.def(
+      "ideal",
+      [](std::vector<std::int64_t> code, std::vector<std::int64_t> last, std::variant<std::int64_t, double> budget,
+         const std::string& policy, double limit) {
+        const ideal::Policy chosen = ideal::policy_named(policy);
+        ideal::Result r;
+        {
+          const py::gil_scoped_release release;
+          r = ideal::play({std::move(code), std::move(last)}, budget, chosen, limit);
+        }
+        py::dict d;
+        d["status"] = ideal::name(r.status);
+        d["overhead"] = r.overhead;
+        d["budget"] = r.budget;
+        d["peak"] = r.peak;
+        d["evictions"] = r.evictions;
+        d["rematerialisations"] = r.rematerialisations;
+        d["baseline_peak"] = r.baseline_peak;
+        d["baseline_cost"] = r.baseline_cost;
+        return d;
+      },
+      py::arg("code"), py::arg("last"), py::arg("budget"), py::arg("policy"), py::arg("limit"));
 }

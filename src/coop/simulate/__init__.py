@@ -1,0 +1,5 @@
+"""Simulators of a trace."""
+
+from coop.simulate.ideal import Ideal, ideal
+
+__all__ = ["Ideal", "ideal"]
