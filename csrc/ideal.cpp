@@ -5,111 +5,13 @@
 #include <limits>
 #include <stdexcept>
 
+#include "ideal_graph.h"
 #include "quotient.h"
-#include "surroundings.h"
 
 namespace coop::ideal {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-struct Tensor {
-  Id op;
-  Id storage;
-  std::int64_t bytes;  // 0: a view
-  bool defined = false;
-};
-
-struct Op {
-  std::int64_t cost = 0;
-  std::int64_t bytes = 0;  // of all its outputs
-  std::int64_t scratch = 0;
-  std::vector<Id> inputs;  // tensors
-  Id first = kNone;        // tensor; the other outputs follow it
-  Id outputs = 0;
-};
-
-// Reads a program's code, and complains when it is cut off or names what does not exist.
-class Reader {
- public:
-  explicit Reader(const std::vector<std::int64_t>& code) : code_(code) {}
-
-  bool done() const { return at_ == code_.size(); }
-  std::int64_t number() {
-    if (done()) throw std::invalid_argument("the program is cut off");
-    return code_[at_++];
-  }
-  std::int64_t amount() { return within(std::numeric_limits<std::int64_t>::max()); }
-  Id id(std::size_t count) { return static_cast<Id>(within(static_cast<std::int64_t>(count) - 1)); }
-
- private:
-  std::int64_t within(std::int64_t most) {
-    const std::int64_t value = number();
-    if (value < 0 || value > most) throw std::invalid_argument("the program has a number that is out of range");
-    return value;
-  }
-
-  const std::vector<std::int64_t>& code_;
-  std::size_t at_ = 0;
-};
-
-// What the baseline and the player under a budget share: the tensors, ops and storages as they appear.
-class Graph {
- public:
-  // The op just read; its outputs have one reference each.
-  Id add_source(Reader& reader) {
-    Op op;
-    op.bytes = reader.amount();
-    op.first = static_cast<Id>(tensors.size());
-    op.outputs = 1;
-    ops.push_back(std::move(op));
-    add_tensor(last_op(), ops.back().bytes, add_storage(ops.back().bytes));
-    return last_op();
-  }
-
-  Id add_op(Reader& reader) {
-    Op op;
-    op.cost = reader.amount();
-    op.scratch = reader.amount();
-    const std::int64_t inputs = reader.amount();
-    op.outputs = static_cast<Id>(reader.amount());
-    for (std::int64_t i = 0; i < inputs; ++i) op.inputs.push_back(reader.id(tensors.size()));
-    op.first = static_cast<Id>(tensors.size());
-    ops.push_back(std::move(op));
-    Op& added = ops.back();
-    for (Id i = 0; i < added.outputs; ++i) {
-      const std::int64_t bytes = reader.amount();
-      const std::int64_t alias = reader.number();
-      if (alias < -1 || alias >= inputs) throw std::invalid_argument("an output shares the storage of no input");
-      const bool fresh = alias < 0;
-      added.bytes += fresh ? bytes : 0;
-      const Id storage = fresh ? add_storage(bytes) : tensors[added.inputs[static_cast<std::size_t>(alias)]].storage;
-      add_tensor(last_op(), fresh ? bytes : 0, storage);
-    }
-    return last_op();
-  }
-
-  std::vector<Tensor> tensors;
-  std::vector<Op> ops;
-  std::vector<Storage> storages;
-
- private:
-  Id last_op() const { return static_cast<Id>(ops.size() - 1); }
-
-  Id add_storage(std::int64_t bytes) {
-    storages.emplace_back().bytes = bytes;
-    return static_cast<Id>(storages.size() - 1);
-  }
-
-  void add_tensor(Id op, std::int64_t bytes, Id storage) {
-    Storage& home = storages[storage];
-    home.tensors.push_back(static_cast<Id>(tensors.size()));
-    ++home.references;
-    if (home.last_op != op) home.cost += ops[op].cost;
-    home.last_op = op;
-    tensors.push_back({op, storage, bytes});
-  }
-};
 
 // Rule 1.
 void play_without_limit(const Program& program, Result& result) {
@@ -188,21 +90,33 @@ class Player : private Graph {
     const Op& op = ops[id];
     for (Id i = 0; i < op.outputs; ++i) {
       const Id storage = tensors[op.first + i].storage;
-      if (storages[storage].tensors.front() == op.first + i) around_.born(storage);
-      connect(op, storage);
+      const bool new_storage = storages[storage].tensors.front() == op.first + i;
+      if (new_storage) around_.born(storage);
+      charge(id, storage, new_storage);
+      connect(op, storage, new_storage);
     }
     if (!run(id, op.outputs ? op.first : kNone, false)) return false;
+    around_.settled();
     for (Id i = 0; i < op.outputs; ++i) storages[tensors[op.first + i].storage].touched = clock_;
     return true;
   }
 
-  void connect(const Op& op, Id storage) {
+  // Rule 3.
+  void charge(Id id, Id storage, bool new_storage) {
+    Storage& home = storages[storage];
+    if (home.last_op == id || ops[id].cost == 0) return;
+    home.last_op = id;
+    if (!new_storage) around_.cost_grows(storage);
+    home.cost += ops[id].cost;
+  }
+
+  void connect(const Op& op, Id storage, bool new_storage) {
     linked_.clear();
     for (const Id input : op.inputs) {
       const Id from = tensors[input].storage;
       if (from == storage || std::find(linked_.begin(), linked_.end(), from) != linked_.end()) continue;
       linked_.push_back(from);
-      around_.connect(from, storage);
+      around_.connect(from, storage, new_storage);
     }
   }
 
@@ -211,6 +125,7 @@ class Player : private Graph {
     waiting_.clear();
     missing_.clear();
     await(id, tensor, again);
+    at_once_ = !again && missing_.empty();
     while (!waiting_.empty()) {
       Waiting& top = waiting_.back();
       if (top.missing < top.end) {
@@ -265,7 +180,7 @@ class Player : private Graph {
     if (ready.tensor != kNone) define(ready.tensor);
     for (const Id storage : arrived_) join(storage);
     if (ready.again) rematerialisations_ += static_cast<std::int64_t>(arrived_.size());
-    around_.made_resident(arrived_);
+    around_.made_resident(arrived_, at_once_);
   }
 
   void define(Id id) {
@@ -341,15 +256,13 @@ class Player : private Graph {
   // Rule 6.
   Id choose() {
     if (policy_ == Policy::lru) return choose_oldest();
+    const double bound = refresh_the_likely();
     Id best = kNone;
     double least = kInfinity;
     for (Id id = front_; id != kNone; id = storages[id].next) {
-      const Storage& storage = storages[id];
-      const bool stale = policy_ != Policy::msps;
-      const std::int64_t cost = cost_of(id, storage);
-      const Quotient score{cost, storage.bytes, stale ? clock_ - storage.touched : 1};
+      const Quotient score = score_of(id);
       // The exact value is dear, and most are far from the least.
-      if (cost != 0 && score.surely_above(least)) continue;
+      if (score.numerator != 0 && score.surely_above(std::min(bound, least))) continue;
       const double value = score.value();
       if (value <= least) {
         least = value;
@@ -358,6 +271,33 @@ class Player : private Graph {
       if (value == 0) break;
     }
     return best;
+  }
+
+  // Without what is evicted above it, a score can only be too low. Returns what the least score is not above.
+  double refresh_the_likely() {
+    double bound = kInfinity;
+    if (policy_ != Policy::dtr && policy_ != Policy::msps) return bound;
+    stale_.clear();
+    for (Id id = front_; id != kNone; id = storages[id].next) {
+      const double score = score_of(id).roughly();
+      if (storages[id].stale) {
+        stale_.emplace_back(score, id);
+      } else {
+        bound = std::min(bound, score);
+      }
+    }
+    std::sort(stale_.begin(), stale_.end());
+    for (const auto& [score, id] : stale_) {
+      if (Quotient::surely_above(score, bound)) break;
+      around_.refresh(id);
+      bound = std::min(bound, score_of(id).roughly());
+    }
+    return bound;
+  }
+
+  Quotient score_of(Id id) {
+    const Storage& storage = storages[id];
+    return {cost_of(id, storage), storage.bytes, policy_ == Policy::msps ? 1 : clock_ - storage.touched};
   }
 
   Id choose_oldest() const {
@@ -370,11 +310,15 @@ class Player : private Graph {
 
   std::int64_t cost_of(Id id, const Storage& storage) {
     switch (policy_) {
-      case Policy::dtr: return storage.cost + storage.evicted[0] + storage.evicted[1];
+      case Policy::dtr: return storage.cost + above(storage) + storage.evicted[static_cast<std::size_t>(Way::down)];
       case Policy::dtr_eq: return storage.cost + around_.components_around(id);
-      case Policy::msps: return storage.cost + storage.evicted[static_cast<std::size_t>(Way::up)];
+      case Policy::msps: return storage.cost + above(storage);
       default: return storage.cost;
     }
+  }
+
+  static std::int64_t above(const Storage& storage) {
+    return storage.stale ? 0 : storage.evicted[static_cast<std::size_t>(Way::up)];
   }
 
   const std::int64_t budget_;
@@ -390,8 +334,10 @@ class Player : private Graph {
   std::int64_t rematerialisations_ = 0;
   Id front_ = kNone;
   Id back_ = kNone;
+  bool at_once_ = false;  // the running op is new, and found its inputs there
   std::vector<Waiting> waiting_;
   std::vector<Id> missing_, arrived_, linked_;
+  std::vector<std::pair<double, Id>> stale_;
 };
 
 }  // namespace

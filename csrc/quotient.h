@@ -13,11 +13,13 @@ struct Quotient {
   std::int64_t b;  // not negative, and so is c; if one is 0, the quotient is infinite
   std::int64_t c;
 
-  // Three roundings are far less than this margin.
-  bool surely_above(double bound) const {
-    return static_cast<double>(numerator) / (static_cast<double>(b) * static_cast<double>(c)) >
-           bound + std::abs(bound) * kMargin;
+  // Three roundings away from the value.
+  double roughly() const {
+    const double divisor = static_cast<double>(b) * static_cast<double>(c);
+    return divisor > 0 ? static_cast<double>(numerator) / divisor : std::numeric_limits<double>::infinity();
   }
+  bool surely_above(double bound) const { return surely_above(roughly(), bound); }
+  static bool surely_above(double rough, double bound) { return rough > bound + std::abs(bound) * kMargin; }
 
   double value() const {
     if (b == 0 || c == 0) return std::numeric_limits<double>::infinity();

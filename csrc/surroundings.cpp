@@ -15,18 +15,38 @@ void Surroundings::born(Id storage) {
   if (components_) storages_[storage].component = new_node(0);
 }
 
-void Surroundings::connect(Id from, Id to) {
+void Surroundings::connect(Id from, Id to, bool new_storage) {
+  if (regions_ && !new_storage && !views_of_several_) {
+    for (Id id = 0; id < storages_.size(); ++id) refresh(id);
+    views_of_several_ = true;
+  }
   storages_[from].neighbours[index(Way::down)].push_back(to);
   storages_[to].neighbours[index(Way::up)].push_back(from);
+}
+
+void Surroundings::cost_grows(Id storage) {
+  if (!regions_ || storages_[storage].resident) return;
+  // The regions that hold it keep the old cost until they are walked.
+  Region below;
+  walk(storage, Way::down, below);
+  for (const Id other : below.edge) refresh(other);
+  cost_grew_ = true;
 }
 
 void Surroundings::evicted(Id storage) {
   Storage& gone = storages_[storage];
   if (regions_) {
-    for (const Way way : {Way::up, Way::down}) {
-      // By index: a storage may be at its own edge, where views with several inputs close a circle.
-      const std::vector<Id>& edge = gone.region[index(way)].edge;
-      for (std::size_t i = 0; i < edge.size(); ++i) absorb(edge[i], storage, opposite(way));
+    refresh(storage);
+    // By index: a storage may be at its own edge, where views of several storages close a circle.
+    const std::vector<Id>& above = gone.region[index(Way::up)].edge;
+    for (std::size_t i = 0; i < above.size(); ++i) absorb(above[i], storage, Way::down);
+    const std::vector<Id>& below = gone.region[index(Way::down)].edge;
+    for (std::size_t i = 0; i < below.size(); ++i) {
+      if (cost_grew_ || views_of_several_) {
+        absorb(below[i], storage, Way::up);
+      } else {
+        storages_[below[i]].stale = true;
+      }
     }
     for (const Way way : {Way::up, Way::down}) {
       gone.region[index(way)] = Region{};
@@ -48,23 +68,29 @@ void Surroundings::evicted(Id storage) {
   }
 }
 
-void Surroundings::made_resident(const std::vector<Id>& storages) {
-  if (regions_) {
+void Surroundings::made_resident(const std::vector<Id>& storages, bool at_once) {
+  if (regions_ && at_once && !views_of_several_) {
+    for (const Id storage : storages) meet(storage);
+  } else if (regions_) {
     for (const Id storage : storages) {
       rebuild(storage, Way::up);
       rebuild(storage, Way::down);
     }
     for (const Way way : {Way::up, Way::down}) {
-      edges_.clear();
+      edge_.clear();
       for (const Id storage : storages) {
         const std::vector<Id>& edge = storages_[storage].region[index(way)].edge;
-        edges_.insert(edges_.end(), edge.begin(), edge.end());
+        edge_.insert(edge_.end(), edge.begin(), edge.end());
       }
-      if (storages.size() > 1) {
-        std::sort(edges_.begin(), edges_.end());
-        edges_.erase(std::unique(edges_.begin(), edges_.end()), edges_.end());
+      std::sort(edge_.begin(), edge_.end());
+      edge_.erase(std::unique(edge_.begin(), edge_.end()), edge_.end());
+      for (const Id storage : edge_) {
+        if (way == Way::up || views_of_several_) {
+          rebuild(storage, opposite(way));
+        } else {
+          storages_[storage].stale = true;
+        }
       }
-      for (const Id storage : edges_) rebuild(storage, opposite(way));
     }
   }
   if (components_) {
@@ -92,10 +118,24 @@ std::int64_t Surroundings::components_around(Id storage) {
   return cost;
 }
 
+void Surroundings::refresh(Id storage) {
+  if (storages_[storage].stale) rebuild(storage, Way::up);
+}
+
+// A new storage whose neighbours are all resident: it is at their edge, they are at its edge, and nothing else changes.
+void Surroundings::meet(Id storage) {
+  for (const Id above : storages_[storage].neighbours[index(Way::up)]) {
+    if (storages_[above].pinned) continue;
+    storages_[storage].region[index(Way::up)].edge.push_back(above);
+    storages_[above].region[index(Way::down)].edge.push_back(storage);
+  }
+}
+
 // `gone`, so far at the edge of the region of `base`, is now inside it, and with it its own region.
 void Surroundings::absorb(Id base, Id gone, Way way) {
   Storage& keeper = storages_[base];
   if (keeper.pinned) return;  // it never leaves, so nobody asks what is evicted around it
+  if (way == Way::up && keeper.stale) return;
   Region& region = keeper.region[index(way)];
   const Region& more = storages_[gone].region[index(way)];
 
@@ -126,12 +166,16 @@ void Surroundings::absorb(Id base, Id gone, Way way) {
 void Surroundings::rebuild(Id base, Way way) {
   Storage& centre = storages_[base];
   if (centre.pinned) return;
-  Region& region = centre.region[index(way)];
+  if (way == Way::up) centre.stale = false;
+  centre.evicted[index(way)] = walk(base, way, centre.region[index(way)]);
+}
+
+// Fills in the region, and returns its cost.
+std::int64_t Surroundings::walk(Id base, Way way, Region& region) {
   region.inside.clear();
   region.edge.clear();
   std::int64_t cost = 0;
-  ++mark_;
-  centre.mark = mark_;
+  storages_[base].mark = ++mark_;
   stack_.assign(1, base);
   while (!stack_.empty()) {
     const Id at = stack_.back();
@@ -149,7 +193,7 @@ void Surroundings::rebuild(Id base, Way way) {
       }
     }
   }
-  centre.evicted[index(way)] = cost;
+  return cost;
 }
 
 Id Surroundings::new_node(std::int64_t cost) {

@@ -1,9 +1,12 @@
 // What is evicted around a storage, as the ideal simulator's policies count it.
 //
 // Regions (DTR, MSPS): for each resident storage the evicted storages it reaches, through evicted ones, upwards and
-// downwards; and the resident ones where that ends, its edge. An eviction merges the regions on either side of it. What
-// an op makes resident gets its regions anew, and so does what lies at their edges. Nothing else is looked at again: a
-// view with several inputs, or an op that is still waiting for its inputs, is seen when a walk happens to pass.
+// downwards; and the resident ones where that ends, its edge. By the rules, an eviction merges the regions on either side
+// of it; what an op makes resident is walked anew, and so is what lies at its edges; nothing else is looked at again. An
+// op that waits for its inputs is seen by the walks that happen to pass, at the costs of that moment.
+//
+// Most of these walks are never asked for. So a region upwards, which no waiting op can be in, may be stale: it is then
+// what a walk would find, and walked when somebody needs it.
 //
 // Components (DTR-eq): union-find over evicted neighbours. They never split; what comes back is only subtracted.
 #pragma once
@@ -33,6 +36,7 @@ struct Storage {
   std::int64_t evicted[2] = {};  // cost of the regions, by way
   bool resident = false;
   bool pinned = false;
+  bool stale = false;  // the region upwards has to be walked
   std::uint32_t locks = 0;
   std::uint32_t references = 0;  // from outside, to any of its tensors
 
@@ -50,9 +54,18 @@ class Surroundings {
       : storages_(storages), regions_(regions), components_(components) {}
 
   void born(Id storage);
-  void connect(Id from, Id to);
+  // Something is made from a storage, and becomes part of another one: a view of several, if that one is not new.
+  void connect(Id from, Id to, bool new_storage);
+  // The cost of a storage is about to grow: a view of it was made.
+  void cost_grows(Id storage);
+  // The op that was introduced has run: from now on nothing waits.
+  void settled() { cost_grew_ = false; }
+
   void evicted(Id storage);
-  void made_resident(const std::vector<Id>& storages);
+  // `at_once`: by a new op that found its inputs there.
+  void made_resident(const std::vector<Id>& storages, bool at_once);
+
+  void refresh(Id storage);
   std::int64_t components_around(Id storage);
 
  private:
@@ -64,14 +77,18 @@ class Surroundings {
 
   void absorb(Id base, Id gone, Way way);
   void rebuild(Id base, Way way);
+  std::int64_t walk(Id base, Way way, Region& region);
+  void meet(Id storage);
   Id new_node(std::int64_t cost);
   Id root(Id node);
 
   std::vector<Storage>& storages_;
-  bool regions_, components_;
+  const bool regions_, components_;
+  bool views_of_several_ = false;  // then regions may differ from what a walk finds, and nothing may be put off
+  bool cost_grew_ = false;         // of an evicted storage, since the regions that hold it were walked
   std::uint64_t mark_ = 0;
   std::vector<Node> nodes_;
-  std::vector<Id> stack_, edges_;
+  std::vector<Id> stack_, edge_;
 };
 
 }  // namespace coop::ideal
