@@ -1,7 +1,7 @@
 #include "ideal.h"
 
 #include <algorithm>
-#include <cmath>
+#include <functional>
 #include <limits>
 #include <stdexcept>
 
@@ -286,11 +286,13 @@ class Player : private Graph {
         bound = std::min(bound, score);
       }
     }
-    std::sort(stale_.begin(), stale_.end());
-    for (const auto& [score, id] : stale_) {
-      if (Quotient::surely_above(score, bound)) break;
-      around_.refresh(id);
-      bound = std::min(bound, score_of(id).roughly());
+    // The lowest first: a heap, since few are looked at.
+    std::make_heap(stale_.begin(), stale_.end(), std::greater<>());
+    while (!stale_.empty() && !Quotient::surely_above(stale_.front().first, bound)) {
+      around_.refresh(stale_.front().second);
+      bound = std::min(bound, score_of(stale_.front().second).roughly());
+      std::pop_heap(stale_.begin(), stale_.end(), std::greater<>());
+      stale_.pop_back();
     }
     return bound;
   }

@@ -26,25 +26,25 @@ struct Region {
   std::vector<Id> edge;
 };
 
-struct Storage {
-  // What a search looks at comes first, in one line of the cache.
+struct alignas(64) Storage {
+  // What searches and walks look at comes first, in one line of the cache.
   Id next = kNone;  // in the pool
   Id prev = kNone;
   std::int64_t bytes = 0;
   std::int64_t cost = 0;         // of the distinct ops that made its tensors
   std::int64_t touched = 0;      // on the clock
   std::int64_t evicted[2] = {};  // cost of the regions, by way
+  std::uint32_t mark = 0;        // of the last walk that passed
   bool resident = false;
   bool pinned = false;
   bool stale = false;  // the region upwards has to be walked
   std::uint32_t locks = 0;
-  std::uint32_t references = 0;  // from outside, to any of its tensors
 
-  Id last_op = kNone;    // of those that made its tensors
-  Id component = kNone;  // union-find node while evicted, or not yet computed
-  std::uint64_t mark = 0;
-  std::vector<Id> tensors;
   std::vector<Id> neighbours[2];  // by way: it was made from these; from it these were made
+  std::uint32_t references = 0;   // from outside, to any of its tensors
+  Id last_op = kNone;             // of those that made its tensors
+  Id component = kNone;           // union-find node while evicted, or not yet computed
+  std::vector<Id> tensors;
   Region region[2];
 };
 
@@ -72,7 +72,7 @@ class Surroundings {
   struct Node {
     Id parent;
     std::int64_t cost;
-    std::uint64_t mark = 0;
+    std::uint32_t mark = 0;
   };
 
   void absorb(Id base, Id gone, Way way);
@@ -86,7 +86,7 @@ class Surroundings {
   const bool regions_, components_;
   bool views_of_several_ = false;  // then regions may differ from what a walk finds, and nothing may be put off
   bool cost_grew_ = false;         // of an evicted storage, since the regions that hold it were walked
-  std::uint64_t mark_ = 0;
+  std::uint32_t mark_ = 0;
   std::vector<Node> nodes_;
   std::vector<Id> stack_, edge_;
 };

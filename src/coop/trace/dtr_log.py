@@ -139,15 +139,13 @@ class _Reader:
     def __init__(self, path: str | Path, lines: Sequence[tuple[int, dict[str, Any]]]) -> None:
         self.path = path
         self.lines = iter(lines)
-        self.number = 0
         self.instructions: list[Instruction] = []
         self.names: dict[str, int] = {}
         self.references: list[int] = []
         self.phase = "forward"
 
     def read(self) -> list[Instruction]:
-        for self.number, line in self.lines:
-            number = self.number
+        for number, line in self.lines:
             try:
                 self.instruction(line)
             except _Bad as bad:
@@ -214,11 +212,10 @@ class _Reader:
 
     def follower(self, kind: str, name: str) -> int:
         """The number on the next line, which has to be of that kind, for that name."""
-        number, line = next(self.lines, (self.number, None))
+        number, line = next(self.lines, (0, None))
         if line is None or line["INSTRUCTION"] != kind or line["NAME"] != name:
             found = "the log ends" if line is None else f"line {number} is {line['INSTRUCTION']} {line.get('NAME', '')}"
             raise _Bad(f"the {kind} of {name} is missing: {found.rstrip()}")
-        self.number = number
         return int(line[kind])
 
     def declare(self, name: str, tensor: int | None = None) -> int:
