@@ -70,9 +70,7 @@ class Player : private Graph {
     result.peak = peak_;
     result.evictions = evictions_;
     result.rematerialisations = rematerialisations_;
-    if (result.baseline_cost > 0) {
-      result.overhead = static_cast<double>(clock_) / static_cast<double>(result.baseline_cost);
-    }
+    if (result.baseline_cost > 0) result.overhead = Quotient{clock_, result.baseline_cost, 1}.value();
   }
 
  private:

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import asdict
+from random import Random
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,7 +14,7 @@ from coop.simulate import ideal
 from coop.simulate.ideal import POLICIES
 from coop.trace import Hold, Op, Output, Release, Source, Trace
 from coop.trace.dtr_log import end_order
-from random_traces import traces
+from random_traces import build, traces
 
 SHARES = (0.8, 0.6, 0.4)
 on_random_traces = settings(
@@ -95,21 +96,47 @@ def test_what_is_kept_about_neighbours_is_what_a_walk_finds(trace):
     agree(trace, (0.8, 0.5), reading="walked", policies=("dtr", "msps"))
 
 
-@on_random_traces
-@given(st.integers(1, 2**57), st.integers(1, 2**20), st.integers(1, 2**30), st.integers(-9, 9))
-def test_scores_tie_where_python_rounds_them_to_the_same(cost, size, staleness, difference):
-    # The second is evicted unless its score is higher, and comes back for its own cost.
+def test_a_view_of_an_evicted_storage_counts_where_its_neighbours_are_walked_again():
+    a, s, cheap, last, dear, filler, view = range(1, 8)
     trace = Trace([
-        Op("f", (), (Output(0, size),), cost),
-        Op("g", (), (Output(1, size),), max(0, cost + difference)),
-        Op("wait", (0, 1), (Output(2, 0),), staleness),
-        Op("h", (), (Output(3, size),), 7),
-        Release(3),
-        Op("again", (0,), (Output(4, 0),), 1),
+        Source(0, 0),
+        Op("a", (0,), (Output(a, 8),), 10),
+        Op("s", (a,), (Output(s, 0),), 10),
+        Op("cheap", (0,), (Output(cheap, 4),), 1),
+        Op("last", (s, cheap), (Output(last, 4),), 2),
+        Release(a), Release(s),
+        Op("dear", (0,), (Output(dear, 4),), 100),
+        Source(filler, 8),
+        # Room for a again: first `cheap` leaves, then `last`, above which s is still counted without its view.
+        Op("view", (s,), (Output(view, 0, alias=0),), 1000),
+        Op("use", (dear,), (Output(view + 1, 0),), 1),
     ])  # fmt: skip
-    assert ideal(trace, 2 * size, "dtr-local").evictions
-    for policy in POLICIES:
-        assert asdict(ideal(trace, 2 * size, policy)) == reference(trace, end_order(trace), 2 * size, policy)
+    for budget in (20, 24, 28):
+        for policy in POLICIES:
+            expected = reference(trace, end_order(trace), budget, policy, limit=3.0)
+            assert asdict(ideal(trace, budget, policy, limit=3.0)) == expected
+    for seed in (696, 1274, 2677, 3493):
+        random = Random(seed)
+        agree(build(random.randbytes(8 * random.randrange(15, 60))), (0.7, 0.5), policies=("dtr", "msps"))
+
+
+@settings(on_random_traces, max_examples=400)
+@given(st.integers(2**53, 2**56), st.integers(1, 2**20), st.integers(1, 2**30), st.permutations(range(8)))
+def test_scores_tie_where_python_rounds_them_to_the_same(cost, size, staleness, more):
+    trace = Trace([
+        *(Op("f", (), (Output(i, size),), cost + more[i]) for i in range(8)),
+        Op("wait", tuple(range(8)), (Output(8, 0),), staleness),
+        Op("g", (), (Output(9, size),), 7),
+        *(Release(i) for i in range(10)),
+    ])  # fmt: skip
+    one_too_few = 8 * size
+    result = ideal(trace, one_too_few, "dtr-local")
+    assert result.evictions == 1
+    # Whichever is evicted comes back, at its own cost.
+    again = Trace([*trace.instructions[:10], Release(9), *(Op("h", (i,), (Output(10 + i, 0),), 0) for i in range(8))])
+    assert asdict(ideal(again, one_too_few, "dtr-local")) == reference(
+        again, end_order(again), one_too_few, "dtr-local"
+    )
 
 
 def test_a_chain_as_long_as_the_trace_comes_back():
