@@ -1,8 +1,9 @@
-// The engine without torch, in Python: its options, its figures, and the player.
+// The engine without torch, in Python: its options, its figures, the player and the ideal simulator.
 #include "engine_bindings.h"
 
 #include <pybind11/stl.h>
 
+#include "ideal.h"
 #include "player.h"
 
 namespace py = pybind11;
@@ -118,6 +119,27 @@ py::dict play(const Options& options, const Program& program, int steps, double 
   return d;
 }
 
+// csrc/ideal.h says what the numbers of a program mean.
+py::dict play_ideal(std::vector<std::int64_t> code, std::vector<std::int64_t> last,
+                    std::variant<std::int64_t, double> budget, const std::string& policy, double limit) {
+  const ideal::Policy chosen = ideal::policy_named(policy);
+  ideal::Result r;
+  {
+    const py::gil_scoped_release release;
+    r = ideal::play({std::move(code), std::move(last)}, budget, chosen, limit);
+  }
+  py::dict d;
+  d["status"] = ideal::name(r.status);
+  d["overhead"] = r.overhead;
+  d["budget"] = r.budget;
+  d["peak"] = r.peak;
+  d["evictions"] = r.evictions;
+  d["rematerialisations"] = r.rematerialisations;
+  d["baseline_peak"] = r.baseline_peak;
+  d["baseline_cost"] = r.baseline_cost;
+  return d;
+}
+
 }  // namespace
 
 void bind_engine(py::module_& module) {
@@ -129,6 +151,8 @@ void bind_engine(py::module_& module) {
       .def("hold", &Program::hold)
       .def("release", &Program::release);
   module.def("play", &play);
+  module.def("ideal", &play_ideal, py::arg("code"), py::arg("last"), py::arg("budget"), py::arg("policy"),
+             py::arg("limit"));
 }
 
 }  // namespace coop

@@ -1,5 +1,6 @@
-"""Simulating a step in less memory than it needs, on the engine that trains."""
+"""Simulating a step in less memory than it needs: on the engine that trains, and as DTR's authors did, without addresses."""
 
+from coop.simulate.ideal import Ideal, ideal
 from coop.simulate.player import Player, Simulation, simulate
 
-__all__ = ["Player", "Simulation", "simulate"]
+__all__ = ["Ideal", "Player", "Simulation", "ideal", "simulate"]
