@@ -125,18 +125,23 @@ def training(rng: random.Random, length: int) -> Trace:
             outputs = w.op(inputs, fresh=0, views=[0])
         elif kind < 0.3:
             outputs = w.op(inputs, fresh=rng.choice([0, 0, 0, 1]), writes=[0])
-        elif kind < 0.34 and states:
+        elif kind < 0.36 and states:
             at = rng.randrange(len(states))
             outputs = w.op([*inputs, states[at]], fresh=1, writes=[len(inputs)])
-            new = outputs[-1] if outputs[-1] != outputs[0] else outputs[0]
-            version = next(t for t in outputs if w.origin[t] is not None or t == new)
             w.release(states[at])
-            states[at] = version
-            outputs = [t for t in outputs if t != version] or [version]
+            states[at] = next(tensor for tensor in outputs if w.origin[tensor] is not None)
+            outputs.remove(states[at])
+        elif kind < 0.46:  # both versions of one storage are needed later
+            first = w.op(inputs)[0]
+            other = w.op([first])[0]
+            second = w.op([first, *inputs[1:]], fresh=0, writes=[0])[0]
+            w.release(first)
+            inputs = [other, second]
+            outputs = w.op(inputs)
         else:
             outputs = w.op(inputs, fresh=rng.choice([1, 1, 1, 2, 3]), views=[0] if w.chance(10) else [])
         saved.append(tuple(inputs))
-        if w.chance(50):
+        if w.chance(50) and w.references[inputs[0]]:
             w.hold(inputs[0])
         before, x = x, rng.choice(outputs)
         recent.append(x)

@@ -79,6 +79,8 @@ class Step:
         self.tensors: dict[int, Name] = {}
         self.last_tensors: dict[int, Name] = {}
         """Of the step before, as far as nothing has taken their names yet."""
+        self.carried: dict[int, Home] = {}
+        """By source: what it is from the step before."""
         self.old: Storage | None = None
         """The version that the running op overwrites."""
 
@@ -89,14 +91,12 @@ class Step:
         patience = total * (limit - 1)
         try:
             for self.step in range(steps):
-                self.last_tensors, self.tensors = self.tensors, {}
+                self._begin_step()
                 for self.at, instruction in enumerate(self.trace.instructions):
                     self._run(instruction)
                     if self.engine.counts.recompute_seconds > patience * (self.step + 1):
                         self.status = "thrash"
                         return
-                for tensor in sorted(self.last_tensors):
-                    self._release_last(tensor)
         except ShortageError as shortage:
             self.status = "thrash" if shortage.in_circles else "out_of_memory"
             self.needed = shortage.needed
@@ -142,18 +142,40 @@ class Step:
             case Op():
                 self._run_op(instruction)
             case Hold(tensor):
+                self._home(tensor).references += 1
                 self.tensors[tensor].references += 1
-                self.tensors[tensor].home.references += 1
             case Release(tensor):
                 self.tensors[tensor].references -= 1
-                self._release(self.tensors[tensor].home, 1)
+                self._release(self._home(tensor), 1)
 
     # --- who holds what ------------------------------------------------------------------------------------------------
 
+    def _begin_step(self) -> None:
+        """What a source is to be from the step before is set aside, with one reference for each such source. The other
+        tensors of that step are let go of when their names are taken."""
+        self.last_tensors, self.tensors = self.tensors, {}
+        self.carried = {}
+        for source in self.trace.instructions:
+            if isinstance(source, Source):
+                last = self.last_tensors.get(source.tensor if source.carries is None else source.carries)
+                if last and last.home.references:
+                    self.carried[source.tensor] = last.home
+        for home in self.carried.values():
+            home.step = self.step
+            home.references = 0
+        for home in self.carried.values():
+            home.references += 1
+
+    def _home(self, tensor: int) -> Home:
+        home = self.tensors[tensor].home
+        if not home.references:
+            raise ValueError(f"instruction {self.at} uses tensor {tensor}, which nobody holds")
+        return home
+
     def _name(self, tensor: int, home: Home) -> None:
         """A new tensor has one reference. What had its name in the last step is let go of."""
-        self.tensors[tensor] = Name(home)
         home.references += 1
+        self.tensors[tensor] = Name(home)
         self._release_last(tensor)
 
     def _release(self, home: Home, references: int) -> None:
@@ -172,11 +194,9 @@ class Step:
 
     def _run_source(self, source: Source) -> None:
         """What is still held from the step before is there. All else is new, and goes to the low side."""
-        last = self.last_tensors.get(source.tensor if source.carries is None else source.carries)
-        if last and last.home.references:
-            last.home.step = self.step
-            last.home.references = 0
-            self._name(source.tensor, last.home)
+        if home := self.carried.get(source.tensor):
+            home.references -= 1  # the one that was set aside for it
+            self._name(source.tensor, home)
             return
         self.engine.side = LOW
         self._name(source.tensor, self._bind(self._block(source.bytes), source.bytes))
@@ -193,11 +213,11 @@ class Step:
         self.engine.ran(seconds(op))
         for output in op.outputs:
             shared = output.alias != FRESH
-            self._name(output.tensor, self.tensors[op.inputs[output.alias]].home if shared else made.pop(0))
+            self._name(output.tensor, self._home(op.inputs[output.alias]) if shared else made.pop(0))
 
     def _storages(self, tensors: list[int]) -> list[Storage]:
         """Each once."""
-        storages = [self.tensors[tensor].home.storage for tensor in tensors]
+        storages = [self._home(tensor).storage for tensor in tensors]
         return [s for at, s in enumerate(storages) if s and s not in storages[:at]]
 
     def _compute(self, op: Op) -> list[Home]:
@@ -236,8 +256,7 @@ class Step:
         if not options.in_place:
             for storage in written:
                 if storage.producer:
-                    if self.old:
-                        engine.reconsider(self.old)
+                    self._done_with_old()
                     self.old = engine.copy_on_write(storage)
         passing = op.phase == "backward" and not options.record_backward  # a gradient on its way
         size = sum(output.bytes for output in op.outputs) + sum(storage.bytes for storage in written)
@@ -260,9 +279,7 @@ class Step:
         others = [storage for storage in operands if storage is not target]
         inputs = [self.old, *others] if target and self.old else others
         engine.record(op, seconds(op), inputs, outputs, in_place=target is not None)
-        if self.old:
-            old, self.old = self.old, None
-            engine.reconsider(old)
+        self._done_with_old()
         return homes
 
     def _overwritten(self, written: list[Storage]) -> None:
@@ -270,8 +287,11 @@ class Step:
         for storage in written:
             if storage.producer:
                 self.engine.reconsider(self.engine.split(storage))
-        if self.old:
-            old, self.old = self.old, None
+        self._done_with_old()
+
+    def _done_with_old(self) -> None:
+        old, self.old = self.old, None
+        if old:
             self.engine.reconsider(old)
 
     def _allocate_persistently(

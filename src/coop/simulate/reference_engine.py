@@ -56,6 +56,8 @@ class Engine:
         """Free bytes over capacity, after each request that had to make room."""
         self.let_go_sources: list[Storage] = []
         """Since the last op."""
+        self.copying: Storage | None = None
+        """The old version that an op in place, running again, works on a copy of."""
 
     def note(self, kind: str, storage: Storage | None, block: Block | None, value: float = 0.0) -> None:
         offset, size = (block.offset, block.bytes) if block else (0, 0)
@@ -77,7 +79,9 @@ class Engine:
         return self.arena.capacity - self.arena.free_bytes - self.cached
 
     def _note_use(self) -> None:
-        operands = sum(s.bytes for s in self.arena.storages() if s.producer and s.locks)
+        """The floor: sources, what the running op reads, and what it makes. An old version that is only being copied does
+        not count."""
+        operands = sum(s.bytes for s in self.arena.storages() if s.producer and s.locks and s is not self.copying)
         raw = sum(block.bytes for block in self.arena.blocks if block.state == RAW)
         self.counts.peak = max(self.counts.peak, self.in_use)
         self.counts.floor = max(self.counts.floor, self.sources + operands + raw)
@@ -370,10 +374,12 @@ class Engine:
             self.note("bind", None, block)
             return block
         old.locks += 1
+        self.copying = old
         try:
             return self._take(old.bytes, self.side)
         finally:
             old.locks -= 1
+            self.copying = None
 
     def _restore(self, storage: Storage, block: Block) -> None:
         self._settle_in(storage, block)
