@@ -55,7 +55,12 @@ class Writer:
         return tensor
 
     def op(
-        self, inputs: Sequence[int], fresh: int = 1, writes: Sequence[int] = (), views: Sequence[int] = (), phase: str = "forward"
+        self,
+        inputs: Sequence[int],
+        fresh: int = 1,
+        writes: Sequence[int] = (),
+        views: Sequence[int] = (),
+        phase: str = "forward",
     ) -> list[int]:
         """Returns the new tensors: fresh ones, then new versions, then views."""
         aliases = [FRESH] * fresh + [*writes, *views]
@@ -101,7 +106,10 @@ class Writer:
             if origin is not None:
                 carried[origin] = tensor
         for at, instruction in enumerate(self.instructions):
-            if isinstance(instruction, Source) and carried.get(instruction.tensor, instruction.tensor) != instruction.tensor:
+            if (
+                isinstance(instruction, Source)
+                and carried.get(instruction.tensor, instruction.tensor) != instruction.tensor
+            ):
                 self.instructions[at] = replace(instruction, carries=carried[instruction.tensor])
         return Trace(self.instructions)
 

@@ -1,6 +1,38 @@
 """A slow and obviously right simulator: the specification of Coop's engine, in plain Python.
 
-TODO header
+It plays a trace as coop.simulate.Player does and yields the same events, the same figures and the same end. The engine
+(csrc/) finds its answers with trees, caches, counters and bounds. Here each of them is found from scratch, by definition;
+on random traces the two agree event by event (tests/simulate/test_reference.py). Read it as the algorithm:
+
+The arena (reference_arena.py) is one address range, tiled by blocks: free, raw (handed out, not a storage yet) or holding a
+storage. A request takes the edge of a hole on its own side: the hole nearest that end of the arena, or with best fit the
+smallest. Sources, what is tiny, and dear results go to the low side, cheap results and gradients on their way to the high side.
+
+The lineage (reference_lineage.py) knows which op made which storage from which. What an op made can be evicted and made
+again; a source cannot. A storage is forgotten when nobody outside and no recorded op needs it, an op when all it made is
+gone. In-place ops rename: the old version is an evicted storage with the old recipe, the new one keeps the place. Copy on
+write instead leaves the old version where it is and moves the new one.
+
+An op (this file: around it; reference_engine.py: inside) goes like this.
+ 1. Whoever needs the old value of a source that it writes to comes back and is committed: made a source.
+ 2. Its operands come back and are locked.
+ 3. Its outputs and its scratch ask for blocks. With no hole to serve it, a request makes room (4). With no room to be made, the
+    op starts again after memory is packed, and once more after everything but its operands has left; unless it writes.
+ 4. Making room: the policy (reference_policy.py) names a run of neighbouring blocks; what is evictable in it leaves, the rest
+    slides to its low edge. Again, until the hole is large enough. What waiting ops will read is named only when nothing
+    else is left. A policy without an answer falls back on Coop's window, with moves if the switch `rescue` is on.
+ 5. It is recorded, if it can run again and is worth it: not of a plain backward pass, not too deep, at most one storage
+    written and that recomputable. Outputs that are tiny stay sources.
+ 6. The clock advances by its cost. Sources let go since the last op are given up if what hangs on them is small and resident.
+    At most 16 records that lead nowhere are swept.
+
+When the program lets go of a recomputable storage that ops have read, it is evicted at once, or stays until its room is
+needed (`keep_dead`, while something held is evicted).
+
+Coming back (reference_walk.py) runs ops again, depth first, the hungriest input first, under pins.
+
+Scores are double precision, and ties are common: among storages that cost nothing, and among equals. So rules name who
+wins a tie, and sums are made in a stated order, or exactly.
 """
 
 import dataclasses
@@ -31,14 +63,12 @@ def play(
 ) -> Simulation:
     """The same as Player(trace, alignment).play(budget, policy, events=True, ...), but for times on the wall clock and the
     counts of cached costs."""
-    enough = alignment
-    for instruction in trace.instructions:
-        sizes = [output.bytes for output in instruction.outputs] if isinstance(instruction, Op) else []
-        scratch = instruction.scratch if isinstance(instruction, Op) else 0
-        source = instruction.bytes if isinstance(instruction, Source) else 0
-        enough += 2 * (sum(sizes) + scratch + source + alignment)
+    sizes = [i.bytes for i in trace.instructions if isinstance(i, Source)]
+    sizes += [size for op in trace.ops for size in (op.scratch, *(output.bytes for output in op.outputs))]
+    enough = 2 * sum(size + alignment for size in sizes) + alignment
     unlimited = Step(trace, options_for("coop", enough, 0, {"alignment": alignment, "keep_dead": False}))
     unlimited.play(1, THRASH)
+    assert unlimited.status == "ok"
     peak = unlimited.engine.counts.peak
     size = int(budget * peak) if isinstance(budget, float) else budget
     step = Step(trace, options_for(policy, size, 0, {"alignment": alignment} | switches))
@@ -92,7 +122,8 @@ class Step:
         try:
             for self.step in range(steps):
                 self._begin_step()
-                for self.at, instruction in enumerate(self.trace.instructions):
+                for at, instruction in enumerate(self.trace.instructions):
+                    self.at = at
                     self._run(instruction)
                     if self.engine.counts.recompute_seconds > patience * (self.step + 1):
                         self.status = "thrash"

@@ -17,6 +17,7 @@ from coop.trace.trace import Op as Instruction
 PORTION = 16
 """Records swept with each op."""
 
+
 @dataclass
 class Counts:
     allocations: int = 0
