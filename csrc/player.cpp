@@ -56,6 +56,7 @@ Player::Status Player::play(int steps) {
     for (step_ = 0; step_ < steps; ++step_) {
       last_tensors_ = std::exchange(tensors_, std::vector<Home*>(program_.tensors, nullptr));
       last_references_ = std::exchange(references_, std::vector<std::uint32_t>(program_.tensors, 0));
+      carry_over();
       for (at_ = 0; at_ < program_.instructions.size(); ++at_) {
         run(program_.instructions[at_]);
         const Stats stats = engine_->stats();
@@ -65,7 +66,6 @@ Player::Status Player::play(int steps) {
         }
         if (stats.recompute_seconds > patience_ * (step_ + 1)) return Status::thrash;
       }
-      for (std::uint32_t tensor = 0; tensor < last_tensors_.size(); ++tensor) release_last(tensor);
     }
   } catch (const Shortage& shortage) {
     shortage_ = shortage;
@@ -90,6 +90,26 @@ void Player::run(const Instruction& instruction) {
 }
 
 // --- who holds what ------------------------------------------------------------------------------------------------------
+
+// Parameters and state are there from the last step on. They are set aside with one reference for each source, before other
+// tensors take the names they had.
+void Player::carry_over() {
+  carried_.assign(program_.tensors, nullptr);
+  if (last_tensors_.empty()) return;
+  for (const Instruction& instruction : program_.instructions) {
+    if (instruction.kind != Instruction::Kind::source) continue;
+    Home* last = last_tensors_[instruction.carries < 0 ? instruction.tensor : instruction.carries];
+    if (last && last->references) carried_[instruction.tensor] = last;
+  }
+  for (Home* home : carried_) {
+    if (!home) continue;
+    home->step = step_;
+    home->references = 0;
+  }
+  for (Home* home : carried_) {
+    if (home) ++home->references;
+  }
+}
 
 Player::Home& Player::home(std::uint32_t tensor) {
   Home* home = tensors_.at(tensor);
@@ -128,16 +148,12 @@ Player::Home& Player::bind(Block* block, Bytes bytes) {
   return home;
 }
 
-// Parameters and state are there from the last step on. Data are new.
+// What is not carried over is new.
 void Player::run_source(const Instruction& instruction) {
-  if (step_ > 0) {
-    Home* last = last_tensors_[instruction.carries < 0 ? instruction.tensor : instruction.carries];
-    if (last && last->references) {
-      last->step = step_;
-      last->references = 0;  // the last step's tensors are gone
-      name(instruction.tensor, *last);
-      return;
-    }
+  if (Home* last = carried_[instruction.tensor]) {
+    --last->references;  // the one that was set aside for it
+    name(instruction.tensor, *last);
+    return;
   }
   const Bytes bytes = instruction.outputs[0].bytes;
   engine_->expect(Side::low);
@@ -211,7 +227,7 @@ void Player::compute(const Instruction& op) {
   if (!options.in_place) {
     for (Storage* storage : written_) {
       if (!storage->producer) continue;
-      if (old_) engine_->reconsider(*old_);
+      if (old_) engine_->reconsider(*std::exchange(old_, nullptr));
       old_ = engine_->copy_on_write(*storage);
     }
   }

@@ -83,6 +83,7 @@ class Player final : public Driver {
   void run_source(const Instruction& instruction);
   void run_op(const Instruction& op);
 
+  void carry_over();
   Home& home(std::uint32_t tensor);
   void name(std::uint32_t tensor, Home& home);
   void release(Home& home, std::uint32_t references);
@@ -100,6 +101,7 @@ class Player final : public Driver {
   std::deque<Home> homes_;
   std::vector<Home*> tensors_, last_tensors_;  // of this step and of the one before, by number; null: none
   std::vector<std::uint32_t> references_, last_references_;  // to each of them
+  std::vector<Home*> carried_;  // by source: what it is from the step before; null: it is new
   // Of the running op: distinct storages that it reads or writes, those it writes, what it was recorded with.
   std::vector<Storage*> operands_, written_, edges_, outputs_;
   std::vector<Block*> blocks_;

@@ -153,8 +153,8 @@ std::unique_ptr<Policy> make_policy(const Options& options) {
 }
 
 // Two pointers in address order. `gain` counts the bytes the request could use; what must be slid aside adds to the cost
-// only. Raw and locked blocks cut the window. Only minimal windows are compared. Sums are long double: adding and
-// subtracting scores of very different size must not leave dust behind that decides a comparison.
+// only. Raw and locked blocks cut the window. Only minimal windows are compared. Scores are added and never subtracted:
+// those of very different size would leave dust behind that decides a comparison.
 //
 // Projected costs are dear to find, so the windows are first compared by what they cost at least, each storage alone.
 // The best of them is then priced in full, and after it only those that might still be cheaper: the result is the same
@@ -205,33 +205,42 @@ Run cheapest_window(Scene& scene, Bytes needed, bool may_move) {
   double lowest = std::numeric_limits<double>::infinity();
   std::size_t promising = 0;
   std::size_t left = 0;  // the window is what lies behind this index
-  long double cost = 0;
+  // Its cost is `rest[left]`, up to the item in the middle, and `behind` from there on.
+  std::size_t middle = 0;
+  std::vector<long double>& rest = scratch<long double>();
+  long double behind = 0;
   Bytes gain = 0;
   Trail trail;
   for (Block* block = scene.arena.first(); block; block = block->next) {
     trail.pass(block);
     Item item;
     if (!weigh(block, item)) {
-      left = items.size();
-      cost = 0;
+      left = middle = items.size();
+      behind = 0;
       gain = 0;
       continue;
     }
     items.push_back(item);
-    cost += item.cost;
+    behind += item.cost;
     gain += item.gain;
     while (gain >= needed) {
       const Item& out = items[left];
       if (gain - out.gain < needed) {  // cannot shrink further: a minimal window
-        const double value = value_of(cost, gain);
+        const double value = value_of((left < middle ? rest[left] : 0) + behind, gain);
         if (value < lowest || (value == lowest && scene.side == Side::high)) {
           lowest = value;
           promising = windows.size();
         }
         windows.push_back({left, items.size() - 1, value});
       }
-      cost -= out.cost;
       gain -= out.gain;
+      if (left == middle) {
+        middle = items.size();
+        rest.resize(middle);
+        behind = 0;
+        for (std::size_t i = middle; i-- > left;) rest[i] = behind += items[i].cost;
+        behind = 0;
+      }
       ++left;
     }
   }

@@ -302,7 +302,7 @@ class Call {
     if (!options.in_place) {
       for (Storage* storage : operands_.written) {
         if (!storage->producer || storage->locks > 1) continue;  // an op around this one may know its address
-        if (old_) engine_.reconsider(*old_);
+        if (old_) engine_.reconsider(*std::exchange(old_, nullptr));
         old_ = engine_.copy_on_write(*storage);
         Scope::ignore_pointer(static_cast<c10::StorageImpl*>(storage->handle));  // the kernel will take it
       }

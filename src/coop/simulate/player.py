@@ -78,7 +78,7 @@ class Player:
                     self._program.hold(instruction.tensor)
                 case Release():
                     self._program.release(instruction.tensor)
-        enough = 2 * sum(_bytes(i) + alignment for i in trace.instructions) + alignment
+        enough = 2 * sum(size + alignment for i in trace.instructions for size in _sizes(i)) + alignment
         options = options_for("coop", enough, 0, {"alignment": alignment, "keep_dead": False})
         unlimited = _C.play(options, self._program, 1, 1.0, False)
         stats = unlimited["stats"]
@@ -124,9 +124,9 @@ def simulate(trace: Trace, budget: int | float, policy: str = "coop", **options:
     return Player(trace).play(budget, policy, **options)
 
 
-def _bytes(instruction: Any) -> int:
+def _sizes(instruction: Any) -> list[int]:
     if isinstance(instruction, Source):
-        return instruction.bytes
+        return [instruction.bytes]
     if isinstance(instruction, Op):
-        return instruction.scratch + sum(output.bytes for output in instruction.outputs)
-    return 0
+        return [instruction.scratch, *(output.bytes for output in instruction.outputs)]
+    return []

@@ -1,0 +1,375 @@
+"""A slow and obviously right simulator: the specification of Coop's engine, in plain Python.
+
+It plays a trace as coop.simulate.Player does and yields the same events, the same figures and the same end. The engine
+(csrc/) finds its answers with trees, caches, counters and bounds. Here each of them is found from scratch, by definition;
+on random traces the two agree event by event (tests/simulate/test_reference.py). Read it as the algorithm:
+
+The arena (reference_arena.py) is one address range, tiled by blocks: free, raw (handed out, not a storage yet) or holding a
+storage. A request takes the edge of a hole on its own side: the hole nearest that end of the arena, or with best fit the
+smallest. Sources, what is tiny, and dear results go to the low side, cheap results and gradients on their way to the high side.
+
+The lineage (reference_lineage.py) knows which op made which storage from which. What an op made can be evicted and made
+again; a source cannot. A storage is forgotten when nobody outside and no recorded op needs it, an op when all it made is
+gone. In-place ops rename: the old version is an evicted storage with the old recipe, the new one keeps the place. Copy on
+write instead leaves the old version where it is and moves the new one.
+
+An op (this file: around it; reference_engine.py: inside) goes like this.
+ 1. Whoever needs the old value of a source that it writes to comes back and is committed: made a source.
+ 2. Its operands come back and are locked.
+ 3. Its outputs and its scratch ask for blocks. With no hole to serve it, a request makes room (4). With no room to be made, the
+    op starts again after memory is packed, and once more after everything but its operands has left; unless it writes.
+ 4. Making room: the policy (reference_policy.py) names a run of neighbouring blocks; what is evictable in it leaves, the rest
+    slides to its low edge. Again, until the hole is large enough. What waiting ops will read is named only when nothing
+    else is left. A policy without an answer falls back on Coop's window, with moves if the switch `rescue` is on.
+ 5. It is recorded, if it can run again and is worth it: not of a plain backward pass, not too deep, at most one storage
+    written and that recomputable. Outputs that are tiny stay sources.
+ 6. The clock advances by its cost. Sources let go since the last op are given up if what hangs on them is small and resident.
+    At most 16 records that lead nowhere are swept.
+
+When the program lets go of a recomputable storage that ops have read, it is evicted at once, or stays until its room is
+needed (`keep_dead`, while something held is evicted).
+
+Coming back (reference_walk.py) runs ops again, depth first, the hungriest input first, under pins.
+
+Scores are double precision, and ties are common: among storages that cost nothing, and among equals. So rules name who
+wins a tie, and sums are made in a stated order, or exactly.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from coop._C import Options
+from coop.budget import Stats
+from coop.policies import options_for
+from coop.simulate.player import THRASH, Simulation
+from coop.simulate.reference_arena import HIGH, LOW, Block
+from coop.simulate.reference_engine import Engine
+from coop.simulate.reference_lineage import Op as Recorded
+from coop.simulate.reference_lineage import Storage
+from coop.simulate.reference_walk import ShortageError
+from coop.trace.trace import FRESH, Hold, Op, Release, Source, Trace
+
+
+def play(
+    trace: Trace,
+    budget: int | float,
+    policy: str = "coop",
+    *,
+    steps: int = 1,
+    limit: float = THRASH,
+    alignment: int = 64,
+    **switches: Any,
+) -> Simulation:
+    """The same as Player(trace, alignment).play(budget, policy, events=True, ...), but for times on the wall clock and the
+    counts of cached costs."""
+    sizes = [i.bytes for i in trace.instructions if isinstance(i, Source)]
+    sizes += [size for op in trace.ops for size in (op.scratch, *(output.bytes for output in op.outputs))]
+    enough = 2 * sum(size + alignment for size in sizes) + alignment
+    unlimited = Step(trace, options_for("coop", enough, 0, {"alignment": alignment, "keep_dead": False}))
+    unlimited.play(1, THRASH)
+    assert unlimited.status == "ok"
+    peak = unlimited.engine.counts.peak
+    size = int(budget * peak) if isinstance(budget, float) else budget
+    step = Step(trace, options_for(policy, size, 0, {"alignment": alignment} | switches))
+    step.play(steps, limit)
+    return step.result(peak)
+
+
+@dataclass(eq=False)
+class Home:
+    """A storage of the trace: the tensors that view it share it."""
+
+    storage: Storage | None
+    """None: it has no bytes, or nobody holds it any more."""
+    step: int
+    """The last one it belongs to."""
+    references: int = 0
+
+
+@dataclass(eq=False)
+class Name:
+    """A tensor: what it views, and how many references the program has to it."""
+
+    home: Home
+    references: int = 1
+
+
+class Step:
+    """Drives the engine through a trace, as the torch hook does through a program."""
+
+    def __init__(self, trace: Trace, options: Options) -> None:
+        self.trace = trace
+        self.options = options
+        self.engine = Engine(options, self.rerun)
+        self.step = 0
+        self.at = 0
+        self.status = "ok"
+        self.needed = 0
+        self.tensors: dict[int, Name] = {}
+        self.last_tensors: dict[int, Name] = {}
+        """Of the step before, as far as nothing has taken their names yet."""
+        self.carried: dict[int, Home] = {}
+        """By source: what it is from the step before."""
+        self.old: Storage | None = None
+        """The version that the running op overwrites."""
+
+    def play(self, steps: int, limit: float) -> None:
+        total = 0.0
+        for op in self.trace.ops:
+            total += seconds(op)
+        patience = total * (limit - 1)
+        try:
+            for self.step in range(steps):
+                self._begin_step()
+                for at, instruction in enumerate(self.trace.instructions):
+                    self.at = at
+                    self._run(instruction)
+                    if self.engine.counts.recompute_seconds > patience * (self.step + 1):
+                        self.status = "thrash"
+                        return
+        except ShortageError as shortage:
+            self.status = "thrash" if shortage.in_circles else "out_of_memory"
+            self.needed = shortage.needed
+
+    def result(self, peak: int) -> Simulation:
+        engine = self.engine
+        counts = dataclasses.asdict(engine.counts)
+        shares = engine.free_shares
+        total = 0.0
+        for share in shares:
+            total += share
+        stats = Stats(
+            **counts,
+            budget=self.options.budget,
+            in_use=engine.in_use,
+            cached=engine.cached,
+            free=engine.arena.free_bytes,
+            largest_free=engine.arena.largest_free,
+            sources=engine.sources,
+            storages=len(engine.lineage.storages),
+            exact_costs=0,
+            union_find_costs=0,
+            search_seconds=0.0,
+            move_seconds=0.0,
+            fragmentation=total / len(shares) if shares else 0.0,
+        )
+        at = None if self.status == "ok" else self.trace.instructions[self.at]
+        return Simulation(
+            status=self.status,
+            overhead=(stats.op_seconds + stats.recompute_seconds) / stats.op_seconds if stats.op_seconds else 1.0,
+            budget=self.options.budget,
+            ratio=self.options.budget / peak if peak else 1.0,
+            stats=stats,
+            failed=at if isinstance(at, Op | Source) else None,
+            needed=self.needed,
+            events=tuple(engine.events),
+        )
+
+    def _run(self, instruction: Source | Op | Hold | Release) -> None:
+        match instruction:
+            case Source():
+                self._run_source(instruction)
+            case Op():
+                self._run_op(instruction)
+            case Hold(tensor):
+                self._home(tensor).references += 1
+                self.tensors[tensor].references += 1
+            case Release(tensor):
+                self.tensors[tensor].references -= 1
+                self._release(self._home(tensor), 1)
+
+    # --- who holds what ------------------------------------------------------------------------------------------------
+
+    def _begin_step(self) -> None:
+        """What a source is to be from the step before is set aside, with one reference for each such source. The other
+        tensors of that step are let go of when their names are taken."""
+        self.last_tensors, self.tensors = self.tensors, {}
+        self.carried = {}
+        for source in self.trace.instructions:
+            if isinstance(source, Source):
+                last = self.last_tensors.get(source.tensor if source.carries is None else source.carries)
+                if last and last.home.references:
+                    self.carried[source.tensor] = last.home
+        for home in self.carried.values():
+            home.step = self.step
+            home.references = 0
+        for home in self.carried.values():
+            home.references += 1
+
+    def _home(self, tensor: int) -> Home:
+        home = self.tensors[tensor].home
+        if not home.references:
+            raise ValueError(f"instruction {self.at} uses tensor {tensor}, which nobody holds")
+        return home
+
+    def _name(self, tensor: int, home: Home) -> None:
+        """A new tensor has one reference. What had its name in the last step is let go of."""
+        home.references += 1
+        self.tensors[tensor] = Name(home)
+        self._release_last(tensor)
+
+    def _release(self, home: Home, references: int) -> None:
+        home.references -= references
+        if not home.references and home.storage:
+            storage, home.storage = home.storage, None
+            self.engine.let_go(storage)
+
+    def _release_last(self, tensor: int) -> None:
+        last = self.last_tensors.pop(tensor, None)
+        if last and last.home.step != self.step:
+            self._release(last.home, last.references)
+
+    def _bind(self, block: Block | None, size: int) -> Home:
+        return Home(self.engine.bind(block, size) if block else None, self.step)
+
+    def _run_source(self, source: Source) -> None:
+        """What is still held from the step before is there. All else is new, and goes to the low side."""
+        if home := self.carried.get(source.tensor):
+            home.references -= 1  # the one that was set aside for it
+            self._name(source.tensor, home)
+            return
+        self.engine.side = LOW
+        self._name(source.tensor, self._bind(self._block(source.bytes), source.bytes))
+
+    def _block(self, size: int) -> Block | None:
+        return self.engine.allocate(size) if size else None
+
+    # --- an op ---------------------------------------------------------------------------------------------------------
+
+    def _run_op(self, op: Op) -> None:
+        made: list[Home] = []
+        if op.writes or not op.outputs or any(output.alias == FRESH for output in op.outputs):
+            made = self._compute(op)
+        self.engine.ran(seconds(op))
+        for output in op.outputs:
+            shared = output.alias != FRESH
+            self._name(output.tensor, self._home(op.inputs[output.alias]) if shared else made.pop(0))
+
+    def _storages(self, tensors: list[int]) -> list[Storage]:
+        """Each once."""
+        storages = [self._home(tensor).storage for tensor in tensors]
+        return [s for at, s in enumerate(storages) if s and s not in storages[:at]]
+
+    def _compute(self, op: Op) -> list[Home]:
+        operands = self._storages(list(op.inputs))
+        written = self._storages([op.inputs[index] for index in op.writes])
+        try:
+            for storage in written:
+                self.engine.before_overwrite(storage)
+            self.engine.enter(operands)
+        except ShortageError:
+            for storage in operands:
+                self.engine.reconsider(storage)
+            raise
+        try:
+            return self._call(op, operands, written)
+        except ShortageError:
+            self._overwritten(written)
+            raise
+        finally:
+            self.engine.leave(operands)
+
+    def _worth_recording(self, op: Op, operands: list[Storage], written: list[Storage]) -> bool:
+        """What can be run again, is not part of a plain backward pass, overwrites at most one storage, and that a
+        recomputable one that is not a long chain of versions; and does not lie too deep."""
+        if not op.replayable or not op.outputs or (op.phase == "backward" and not self.options.record_backward):
+            return False
+        if op.writes and not (
+            len(written) == 1 and written[0].producer and written[0].versions < self.options.max_versions
+        ):
+            return False
+        return not self.engine.too_deep(operands)
+
+    def _call(self, op: Op, operands: list[Storage], written: list[Storage]) -> list[Home]:
+        engine, options = self.engine, self.options
+        record = self._worth_recording(op, operands, written)
+        if not options.in_place:
+            for storage in written:
+                if storage.producer:
+                    self._done_with_old()
+                    self.old = engine.copy_on_write(storage)
+        passing = op.phase == "backward" and not options.record_backward  # a gradient on its way
+        size = sum(output.bytes for output in op.outputs) + sum(storage.bytes for storage in written)
+        engine.side = HIGH if passing else engine.side_of(seconds(op), size)
+        blocks = self._allocate_persistently(op, operands, written)
+
+        target = written[0] if record and written else None
+        outputs = [target] if target else []
+        homes: list[Home] = []
+        for output, block in blocks:
+            home = self._bind(block, output)
+            homes.append(home)
+            if output > options.tiny and home.storage:
+                outputs.append(home.storage)
+        if not record or not outputs:
+            self._overwritten(written)
+            return homes
+        if target and not self.old:
+            self.old = engine.split(target)
+        others = [storage for storage in operands if storage is not target]
+        inputs = [self.old, *others] if target and self.old else others
+        engine.record(op, seconds(op), inputs, outputs, in_place=target is not None)
+        self._done_with_old()
+        return homes
+
+    def _overwritten(self, written: list[Storage]) -> None:
+        """What was recomputable and has been overwritten is a source now."""
+        for storage in written:
+            if storage.producer:
+                self.engine.reconsider(self.engine.split(storage))
+        self._done_with_old()
+
+    def _done_with_old(self) -> None:
+        old, self.old = self.old, None
+        if old:
+            self.engine.reconsider(old)
+
+    def _allocate_persistently(
+        self, op: Op, operands: list[Storage], written: list[Storage]
+    ) -> list[tuple[int, Block | None]]:
+        """An op that overwrites nothing may be tried again: once memory is packed, and once everything else has left."""
+        for rescue in (self.engine.pack, self.engine.compact, None):
+            try:
+                return self._allocate(op)
+            except ShortageError:
+                if written or not self.options.rescue or not rescue:
+                    raise
+            for storage in operands:
+                self.engine.pin(storage)
+            self.engine.leave(operands)
+            rescue()
+            self.engine.enter(operands)
+            for storage in operands:
+                self.engine.unpin(storage)
+        raise AssertionError
+
+    def _allocate(self, op: Op) -> list[tuple[int, Block | None]]:
+        """The size and block of each fresh output: all or none. Scratch comes and goes."""
+        blocks: list[tuple[int, Block | None]] = []
+        try:
+            for output in op.outputs:
+                if output.alias == FRESH:
+                    blocks.append((output.bytes, self._block(output.bytes)))
+            if op.scratch:
+                self.engine.free(self.engine.allocate(op.scratch))
+        except ShortageError:
+            for _, block in blocks:
+                if block:
+                    self.engine.free(block)
+            raise
+        return blocks
+
+    def rerun(self, op: Recorded) -> list[Block]:
+        """The blocks of the outputs that were recorded. The others are of no use to anybody."""
+        recorded = []
+        for size, block in self._allocate(op.instruction):
+            if block and size > self.options.tiny:
+                recorded.append(block)
+            elif block:
+                self.engine.free(block)
+        return recorded
+
+
+def seconds(op: Op) -> float:
+    return op.cost * 1e-9

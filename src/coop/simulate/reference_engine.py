@@ -1,0 +1,390 @@
+"""The reference's engine: what happens around an op, how room is made, how storages come back.
+
+Part of the specification in reference.py.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from coop._C import Options
+from coop.budget import Event
+from coop.simulate.reference_arena import FREE, LOW, RAW, USED, Arena, Block, Classes
+from coop.simulate.reference_lineage import Lineage, Op, Storage
+from coop.simulate.reference_policy import Run, Scene, cheapest_window, choose
+from coop.simulate.reference_walk import ShortageError, Walk
+from coop.trace.trace import Op as Instruction
+
+PORTION = 16
+"""Records swept with each op."""
+
+
+@dataclass
+class Counts:
+    allocations: int = 0
+    evictions: int = 0
+    evicted_bytes: int = 0
+    rematerialisations: int = 0
+    replays: int = 0
+    moves: int = 0
+    moved_bytes: int = 0
+    commits: int = 0
+    searches: int = 0
+    ops: int = 0
+    recorded_ops: int = 0
+    peak: int = 0
+    floor: int = 0
+    op_seconds: float = 0.0
+    recompute_seconds: float = 0.0
+
+
+class Engine:
+    """Lineage, arena and policy, for one budget. `rerun` is the driver's: it allocates what an op that runs again needs, and
+    returns the raw blocks of its recorded outputs (without the one it works on in place)."""
+
+    def __init__(self, options: Options, rerun: Callable[[Op], list[Block]]) -> None:
+        self.options = options
+        self.rerun = rerun
+        self.arena = Arena(options.budget, options.alignment, options.placement.name == "best_fit")
+        self.lineage = Lineage(options, self._forget)
+        self.classes = Classes()
+        self.events: list[Event] = []
+        self.counts = Counts()
+        self.now = 0.0
+        self.side = LOW
+        """Where the outputs of the op that runs next should go."""
+        self.staleness = 0.0
+        self.free_shares: list[float] = []
+        """Free bytes over capacity, after each request that had to make room."""
+        self.let_go_sources: list[Storage] = []
+        """Since the last op."""
+        self.copying: Storage | None = None
+        """The old version that an op in place, running again, works on a copy of."""
+
+    def note(self, kind: str, storage: Storage | None, block: Block | None, value: float = 0.0) -> None:
+        offset, size = (block.offset, block.bytes) if block else (0, 0)
+        self.events.append(Event(kind, self.now, storage.number if storage else 0, offset, size, value))
+
+    # --- figures, by definition ----------------------------------------------------------------------------------------
+
+    @property
+    def cached(self) -> int:
+        """Bytes of what can be recomputed and nobody holds."""
+        return sum(b.bytes for b in self.arena.blocks if b.storage and b.storage.producer and not b.storage.held)
+
+    @property
+    def sources(self) -> int:
+        return sum(storage.bytes for storage in self.arena.storages() if not storage.producer)
+
+    @property
+    def in_use(self) -> int:
+        return self.arena.capacity - self.arena.free_bytes - self.cached
+
+    def _note_use(self) -> None:
+        """The floor: sources, what the running op reads, and what it makes. An old version that is only being copied does
+        not count."""
+        operands = sum(s.bytes for s in self.arena.storages() if s.producer and s.locks and s is not self.copying)
+        raw = sum(block.bytes for block in self.arena.blocks if block.state == RAW)
+        self.counts.peak = max(self.counts.peak, self.in_use)
+        self.counts.floor = max(self.counts.floor, self.sources + operands + raw)
+
+    # --- from inside kernels -------------------------------------------------------------------------------------------
+
+    def allocate(self, size: int) -> Block:
+        """What is tiny always goes to the low side."""
+        block = self._take(size, LOW if size <= self.options.tiny else self.side)
+        self.counts.allocations += 1
+        return block
+
+    def free(self, block: Block) -> None:
+        self.note("free", None, block)
+        self.arena.release(block)
+
+    def _take(self, size: int, side: str) -> Block:
+        block = self.arena.allocate(size, side) or self._make_room(size, side)
+        self._note_use()
+        self.note("place", None, block)
+        return block
+
+    # --- around an op --------------------------------------------------------------------------------------------------
+
+    def side_of(self, cost: float, size: int) -> str:
+        return self.classes.side(cost / max(size, 1)) if self.options.partition else LOW
+
+    def enter(self, inputs: Sequence[Storage]) -> None:
+        for storage in inputs:
+            storage.last_access = self.now
+        self._bring_back(inputs)
+        for storage in inputs:
+            storage.locks += 1
+
+    def leave(self, inputs: Iterable[Storage]) -> None:
+        for storage in inputs:
+            storage.locks -= 1
+            self.lineage.reconsider(storage)
+
+    def ran(self, cost: float) -> None:
+        self.counts.ops += 1
+        self.counts.op_seconds += cost
+        self.now += cost
+        sources, self.let_go_sources = self.let_go_sources, []
+        for source in sources:
+            self._settle_if_cheap(source)
+        self.lineage.sweep(PORTION)
+
+    # --- storages ------------------------------------------------------------------------------------------------------
+
+    def bind(self, block: Block, size: int) -> Storage:
+        """A raw block becomes a held storage: a source, until an op is recorded that makes it."""
+        storage = self.lineage.make_storage(size)
+        self._settle_in(storage, block)
+        storage.held = True
+        storage.last_access = self.now
+        self.note("bind", storage, block)
+        return storage
+
+    def _settle_in(self, storage: Storage, block: Block) -> None:
+        block.state, block.storage, storage.block = USED, storage, block
+
+    def let_go(self, storage: Storage) -> None:
+        """Nobody outside refers to it any more. What can be recomputed stays if that is wished and something held is
+        evicted (else nothing will be recomputed soon)."""
+        storage.held = False
+        self.note("die", storage, storage.block)
+        pressed = any(other.held and other.evicted for other in self.lineage.storages)
+        if not (self.options.keep_dead and pressed):
+            self.evict_eagerly(storage)
+        if not storage.producer and storage.consumers and storage.block:
+            self.let_go_sources.append(storage)
+        self.lineage.reconsider(storage)
+
+    def _settle_if_cheap(self, source: Storage) -> None:
+        """A source that nobody holds is kept only for what was made from it. Where all of that is resident and at most
+        twice as large, it is committed instead."""
+        dependents = self.lineage.held_dependents(source)
+        resident = not any(dependent.evicted for dependent in dependents)
+        if resident and sum(dependent.bytes for dependent in dependents) <= 2 * source.bytes:
+            for dependent in dependents:
+                self._commit(dependent)
+
+    def reconsider(self, storage: Storage) -> None:
+        storage.in_hand = False
+        self.lineage.reconsider(storage)
+
+    def _forget(self, storage: Storage) -> None:
+        if storage.block:
+            self.note("free", storage, storage.block)
+            self._release_block(storage)
+
+    def _release_block(self, storage: Storage) -> Block:
+        block, storage.block = storage.block, None
+        assert block
+        return self.arena.release(block)
+
+    # --- lineage -------------------------------------------------------------------------------------------------------
+
+    def record(
+        self, instruction: Instruction, cost: float, inputs: list[Storage], outputs: list[Storage], in_place: bool
+    ) -> None:
+        op = self.lineage.make_op(instruction, cost, inputs, outputs, in_place)
+        self.counts.recorded_ops += 1
+        for output in outputs:
+            self.note("record", output, output.block, cost)
+        if op.bytes:
+            self.classes.add(cost / op.bytes, op.bytes)
+
+    def too_deep(self, inputs: Iterable[Storage]) -> bool:
+        return any(s.producer and s.producer.depth + 1 >= self.options.max_depth for s in inputs)
+
+    def before_overwrite(self, storage: Storage) -> None:
+        """Rule 5: whoever needs the old value of a source comes back and is committed."""
+        if storage.producer:
+            return
+        dependents = self.lineage.held_dependents(storage)
+        self._bring_back(dependents)
+        for dependent in dependents:
+            self._commit(dependent)
+
+    def split(self, storage: Storage) -> Storage:
+        """It has been overwritten: the old version is evicted, and keeps the recipe and the consumers. The new one is a
+        source until a record tells how it was made."""
+        old = self.lineage.split(storage)
+        old.in_hand = True
+        self.lineage.join_component(old)
+        return old
+
+    def copy_on_write(self, storage: Storage) -> Storage:
+        """It moves to a copy, and the old version stays behind."""
+        copy = self._take(storage.bytes, self.side)
+        old = self.lineage.split(storage)
+        old.in_hand = True
+        assert storage.block
+        self._settle_in(old, storage.block)
+        self._settle_in(storage, copy)
+        self.note("bind", old, old.block)
+        self.note("bind", storage, storage.block)
+        self._note_use()
+        return old
+
+    def _commit(self, storage: Storage) -> None:
+        if storage.producer:
+            self.lineage.commit(storage)
+            self._note_use()
+            self.counts.commits += 1
+            self.note("commit", storage, storage.block)
+
+    def pin(self, storage: Storage) -> None:
+        storage.last_access = self.now
+        self._bring_back([storage])
+        storage.pins += 1
+
+    def unpin(self, storage: Storage) -> None:
+        storage.pins -= 1
+        self.lineage.reconsider(storage)
+
+    # --- making room ---------------------------------------------------------------------------------------------------
+
+    def _make_room(self, size: int, side: str) -> Block:
+        needed = self.arena.round(size)
+        scene = Scene(self.options, self.arena, self.lineage, side, self.now, self.staleness)
+        self.counts.searches += 1
+        while True:
+            run = self._search(scene, needed)
+            self.events.append(Event("search", self.now, 0, 0, needed, 0.0))
+            if not run:
+                self.events.append(Event("shortage", self.now, 0, 0, needed, 0.0))
+                raise ShortageError(needed)
+            hole = self._clear(run, scene.wanted_too)
+            if hole.bytes >= needed:
+                break
+        block = self.arena.take(hole, needed, side)
+        self.staleness = scene.staleness
+        self.free_shares.append(self.arena.free_bytes / self.arena.capacity)
+        return block
+
+    def _search(self, scene: Scene, needed: int) -> Run:
+        """What waiting ops will read leaves only if nothing else makes room. Where the policy has no answer, any policy
+        takes the cheapest window."""
+        if needed > self.arena.capacity:
+            return []
+        for scene.wanted_too in (False, True):
+            if run := choose(scene, needed) or cheapest_window(scene, needed, self.options.rescue):
+                return run
+        return []
+
+    def _clear(self, run: Run, wanted_too: bool) -> Block:
+        """Empties a run: what is evictable leaves, then the rest slides to the low edge. Returns the hole."""
+        storages = [block.storage for block in run if block.storage]
+        leaving = [storage for storage in storages if storage.evictable(wanted_too)]
+        hole = run[0]
+        for storage in leaving:
+            hole = self._evict(storage)
+        for storage in storages:
+            if storage not in leaving:
+                hole = self._slide(storage) or hole
+        return hole
+
+    def _evict(self, storage: Storage) -> Block:
+        if storage.held:
+            self.counts.evictions += 1
+            self.counts.evicted_bytes += storage.bytes
+        self.note("evict", storage, storage.block)
+        hole = self._release_block(storage)
+        self.lineage.join_component(storage)
+        return hole
+
+    def evict_eagerly(self, storage: Storage) -> None:
+        """What nobody holds, but ops read."""
+        if storage.consumers and storage.evictable():
+            self._evict(storage)
+
+    def _slide(self, storage: Storage) -> Block | None:
+        """To the low edge of the hole just below it, if there is one. Returns the hole, now above it."""
+        block = storage.block
+        assert block
+        below = self.arena.below(block)
+        if not below or below.state != FREE:
+            return None
+        before = block.offset
+        hole = self.arena.slide_down(block)
+        self.counts.moves += 1
+        self.counts.moved_bytes += storage.bytes
+        self.note("move", storage, block, float(before))
+        return hole
+
+    def pack(self) -> None:
+        """Slides everything down, the lowest first."""
+        for storage in self.arena.storages():
+            if not storage.locks:
+                self._slide(storage)
+
+    def compact(self, wanted_too: bool = True) -> None:
+        """Evicts all that may leave, and packs the rest."""
+        for storage in list(self.arena.storages()):
+            if storage.evictable(wanted_too):
+                self._evict(storage)
+        self.pack()
+
+    # --- bringing back -------------------------------------------------------------------------------------------------
+
+    def _bring_back(self, goals: Sequence[Storage]) -> None:
+        """Runs ops again until all goals are resident."""
+        ops = self.lineage.missing(goals)
+        if ops:
+            self.lineage.find_needs(ops)
+            Walk(self, goals, ops).run()
+
+    def replay(self, op: Op) -> None:
+        """Runs an op again. Its inputs are resident, and pinned once by the walk."""
+        before, self.side = self.side, self.side_of(op.cost, op.bytes)
+        locked = op.inputs[1:] if op.in_place else list(op.inputs)
+        for storage in locked:
+            storage.locks += 1
+        target = None
+        try:
+            target = self._target_of(op) if op.in_place else None
+            blocks = self.rerun(op)
+        except ShortageError:
+            if target:
+                self.free(target)
+            raise
+        finally:
+            self.side = before
+            for storage in locked:
+                storage.locks -= 1
+        self.now += op.cost
+        self.counts.recompute_seconds += op.cost
+        self.counts.replays += 1
+        for storage in op.inputs:
+            storage.last_access = self.now
+        for output, block in zip(op.outputs, ([target] if target else []) + blocks, strict=True):
+            if output and output.evicted:
+                self._restore(output, block)
+            else:  # nobody's any more, or still here
+                self.free(block)
+
+    def _target_of(self, op: Op) -> Block:
+        """The bytes an in-place op works on, as a raw block: the old version's own if nobody else waits for it, else a
+        copy of them."""
+        old = op.inputs[0]
+        others_wait = old.pins > 1 or old.wanted > (1 if op.waiting else 0)
+        if not others_wait and not old.locks and not old.held and old.producer and old.block:
+            block, old.block = old.block, None
+            block.state, block.storage = RAW, None
+            self.lineage.join_component(old)
+            self._note_use()
+            self.note("bind", None, block)
+            return block
+        old.locks += 1
+        self.copying = old
+        try:
+            return self._take(old.bytes, self.side)
+        finally:
+            old.locks -= 1
+            self.copying = None
+
+    def _restore(self, storage: Storage, block: Block) -> None:
+        self._settle_in(storage, block)
+        storage.last_access = self.now
+        self.lineage.leave_component(storage)
+        self.counts.rematerialisations += 1
+        self.note("restore", storage, block)

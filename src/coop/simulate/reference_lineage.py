@@ -1,0 +1,295 @@
+"""The reference's lineage: who made what, from what, and what it would cost to bring a storage back.
+
+Part of the specification in reference.py. What the engine counts and caches is found here by walking, each time anew.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from coop._C import Options
+from coop.simulate.reference_arena import Block
+from coop.trace.trace import Op as Instruction
+
+
+@dataclass(eq=False, slots=True)
+class Storage:
+    number: int
+    bytes: int
+    producer: "Op | None" = None
+    """None: a source, nothing can recompute it."""
+    consumers: "list[Op]" = field(default_factory=list)
+    """The ops that read it, the newest first."""
+    block: Block | None = None
+    held: bool = False
+    in_hand: bool = False
+    """The old version of one that is being overwritten, until the new one is recorded."""
+    last_access: float = 0.0
+    pins: int = 0
+    """Must stay resident, may be moved."""
+    locks: int = 0
+    """Must stay where it is."""
+    wanted: int = 0
+    """Ops that wait to be run again and read it, and whoever asked for it."""
+    versions: int = 0
+    """How often it was overwritten in place."""
+    component: "Component | None" = None
+
+    @property
+    def evicted(self) -> bool:
+        return self.block is None
+
+    @property
+    def unused(self) -> bool:
+        return not (self.held or self.in_hand or self.consumers or self.pins or self.locks or self.wanted)
+
+    @property
+    def missed(self) -> bool:
+        """Somebody holds something evicted that is made from it through evicted storages alone."""
+        return any(storage.held for storage in evicted_descendants(self))
+
+    @property
+    def spare(self) -> bool:
+        """Nobody holds, wants or misses it: free for the taking."""
+        return not self.held and not self.wanted and not self.missed
+
+    def evictable(self, wanted_too: bool = True) -> bool:
+        can = self.producer and self.block and not self.pins and not self.locks
+        return bool(can) and (wanted_too or not self.wanted)
+
+
+@dataclass(eq=False, slots=True)
+class Op:
+    """A recorded call. Its first output is the new version of its first input if it works in place."""
+
+    instruction: Instruction
+    cost: float
+    inputs: list[Storage]
+    outputs: list[Storage | None]
+    """None: gone, or a source by now."""
+    in_place: bool
+    bytes: int
+    """Of all outputs, gone ones too."""
+    depth: int
+    """Ops on the longest path from a source, when it was recorded."""
+    need: int = 0
+    """Bytes that it takes to run it again, as found by the last walk it was part of."""
+    waiting: bool = False
+
+    def made(self) -> Iterator[Storage]:
+        return (output for output in self.outputs if output)
+
+
+@dataclass(eq=False, slots=True)
+class Component:
+    """A set of evicted storages that are each other's neighbours, and what all of them cost together. A storage that comes
+    back takes its cost out but leaves the others joined (DTR's e-hat). An op's cost is in it once for each evicted output.
+    """
+
+    cost: float
+    members: list[Storage]
+
+
+def children(storage: Storage) -> Iterator[Storage]:
+    return (output for op in storage.consumers for output in op.made())
+
+
+def evicted_descendants(storage: Storage) -> list[Storage]:
+    """Reached through evicted storages alone; depth first, the last found first."""
+    found: list[Storage] = []
+    order: list[Storage] = []
+
+    def find(start: Storage) -> list[Storage]:
+        fresh: list[Storage] = []
+        for child in children(start):
+            if child.evicted and child not in found:
+                found.append(child)
+                fresh.append(child)
+        return fresh
+
+    stack = find(storage)
+    while stack:
+        order.append(stack.pop())
+        stack += find(order[-1])
+    return order
+
+
+def evicted_ancestors(op: Op) -> list[Op]:
+    """The ops that make the evicted inputs of this one, theirs, and so on; depth first, the last found first."""
+    found: list[Storage] = []
+    order: list[Op] = []
+
+    def find(start: Op) -> list[Storage]:
+        fresh = [storage for storage in start.inputs if storage.evicted and storage not in found]
+        found.extend(fresh)
+        return fresh
+
+    stack = find(op)
+    while stack:
+        producer = stack.pop().producer
+        assert producer
+        if producer not in order:
+            order.append(producer)
+            stack += find(producer)
+    return order
+
+
+class Lineage:
+    def __init__(self, options: Options, forget: Callable[[Storage], None]) -> None:
+        self.options = options
+        self.forget = forget
+        self.model = options.cost.name
+        self.storages: list[Storage] = []
+        """All there are, resident or evicted."""
+        self.dying: deque[Op] = deque()
+        """All their outputs are gone; swept in the order in which that happened."""
+        self._numbers = 0
+
+    def make_storage(self, size: int) -> Storage:
+        self._numbers += 1
+        self.storages.append(Storage(self._numbers, size))
+        return self.storages[-1]
+
+    def make_op(
+        self,
+        instruction: Instruction,
+        cost: float,
+        inputs: Iterable[Storage],
+        outputs: list[Storage],
+        in_place: bool,
+    ) -> Op:
+        inputs = list(inputs)
+        depth = max((storage.producer.depth + 1 for storage in inputs if storage.producer), default=0)
+        size = sum(output.bytes for output in outputs)
+        op = Op(instruction, cost, inputs, list(outputs), in_place, size, depth)
+        for storage in inputs:
+            storage.consumers.insert(0, op)
+        for output in outputs:
+            output.producer = op
+        return op
+
+    # --- storages come and go ------------------------------------------------------------------------------------------
+
+    def split(self, storage: Storage) -> Storage:
+        """The old version of a storage that is overwritten: it takes over the recipe and the consumers."""
+        old = self.make_storage(storage.bytes)
+        old.producer, storage.producer = storage.producer, None
+        old.consumers, storage.consumers = storage.consumers, []
+        old.last_access = storage.last_access
+        old.versions = storage.versions
+        storage.versions += 1
+        for op in old.consumers:
+            op.inputs[op.inputs.index(storage)] = old
+        if old.producer:
+            old.producer.outputs[old.producer.outputs.index(storage)] = old
+        return old
+
+    def commit(self, storage: Storage) -> None:
+        """A source from now on. An op without outputs dies."""
+        op, storage.producer = storage.producer, None
+        if op:
+            op.outputs[op.outputs.index(storage)] = None
+            if not any(op.made()):
+                self.dying.append(op)
+
+    def reconsider(self, storage: Storage) -> None:
+        """Forgets a storage that nobody outside and no op refers to."""
+        assert storage in self.storages, "forgotten already"
+        if storage.unused:
+            self.leave_component(storage)
+            self.forget(storage)
+            self.commit(storage)
+            self.storages.remove(storage)
+
+    def sweep(self, portion: int) -> None:
+        while portion and self.dying:
+            portion -= 1
+            op = self.dying.popleft()
+            for storage in op.inputs:
+                storage.consumers.remove(op)
+                self.reconsider(storage)
+
+    # --- what eviction costs -------------------------------------------------------------------------------------------
+
+    def join_component(self, storage: Storage) -> None:
+        """It has been evicted: one component with its evicted neighbours, the inputs of its op first."""
+        if self.model == "own":
+            return
+        assert storage.producer
+        storage.component = Component(storage.producer.cost, [storage])
+        for neighbour in [*storage.producer.inputs, *children(storage)]:
+            mine, other = storage.component, neighbour.component
+            if other and other is not mine:
+                mine.cost += other.cost
+                mine.members += other.members
+                for member in other.members:
+                    member.component = mine
+
+    def leave_component(self, storage: Storage) -> None:
+        """It has come back, or is gone."""
+        component, storage.component = storage.component, None
+        if component:
+            assert storage.producer
+            component.members.remove(storage)
+            component.cost = max(0.0, component.cost - storage.producer.cost)
+
+    def projected_cost(self, storage: Storage) -> float:
+        """What it takes to bring it back, and makes dearer to bring others back, if it left now: its own op, and what is
+        evicted around it. Sums are made in the order of the walks, so that they are the same to the last bit."""
+        op = storage.producer
+        assert op
+        if self.model == "own":
+            return op.cost
+        if self.model == "exact":
+            above, below = evicted_ancestors(op), evicted_descendants(storage)
+            # The limit counts ops upwards and storages downwards.
+            if len(above) + len(below) <= self.options.exact_limit:
+                around = 0.0
+                counted: list[Op] = []
+                for other in [*above, *(child.producer for child in below)]:
+                    if other and other not in counted:
+                        counted.append(other)
+                        around += other.cost
+                return op.cost + around
+        around = 0.0
+        components: list[Component] = []
+        for neighbour in [*op.inputs, *children(storage)]:
+            if neighbour.component and neighbour.component not in components:
+                components.append(neighbour.component)
+                around += neighbour.component.cost
+        return op.cost + around
+
+    # --- who needs what ------------------------------------------------------------------------------------------------
+
+    def held_dependents(self, source: Storage) -> list[Storage]:
+        """Everything held, pinned or locked that is made from it through storages that are none of these."""
+        met: list[Storage] = []
+        found: list[Storage] = []
+        stack = [source]
+        while stack:
+            for child in children(stack.pop()):
+                if child in met:
+                    continue
+                met.append(child)
+                (found if child.held or child.pins or child.locks else stack).append(child)
+        return found
+
+    def missing(self, goals: Iterable[Storage]) -> list[Op]:
+        """The ops that bring these back, in an order in which they can run."""
+        ops: list[Op] = []
+        for goal in goals:
+            if goal.evicted:
+                assert goal.producer
+                ops += [op for op in [goal.producer, *evicted_ancestors(goal.producer)] if op not in ops]
+        return sorted(ops, key=lambda op: op.depth)
+
+    def find_needs(self, ops: list[Op]) -> None:
+        """The bytes that each has to have at once: its absent inputs come back one after the other, the hungriest first,
+        and stay (Sethi and Ullman's numbers)."""
+        for op in ops:
+            absent = [(s.producer.need, s.bytes) for s in op.inputs if s.evicted and s.producer]
+            kept = most = 0
+            for need, size in sorted(absent, reverse=True):
+                most = max(most, kept + need)
+                kept += size
+            op.need = max(most, kept + op.bytes)

@@ -1,0 +1,197 @@
+"""The reference's policies: which neighbouring blocks leave for a request?
+
+Part of the specification in reference.py. A policy answers with a run of blocks, lowest first; the engine evicts what is
+evictable in it and slides the rest to its low edge. Coop's run is large enough at once. DTR, DTE and LRU name one storage
+at a time, and are asked again until the hole is large enough.
+"""
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from coop._C import Options
+from coop.simulate.reference_arena import FREE, LOW, Arena, Block
+from coop.simulate.reference_lineage import Lineage, Storage
+
+SHORTEST = 1e-9
+"""Seconds. Keeps scores finite."""
+FAR = 64
+"""Blocks that the search for spare storages looks at."""
+
+Run = list[Block]
+
+
+@dataclass
+class Scene:
+    """What a policy may look at."""
+
+    options: Options
+    arena: Arena
+    lineage: Lineage
+    side: str
+    now: float
+    staleness: float
+    """Mean over what was evictable in the last search of windows."""
+    wanted_too: bool = False
+    """What waiting ops will read may leave as well."""
+
+
+def staleness(scene: Scene, storage: Storage) -> float:
+    return max(scene.now - storage.last_access, SHORTEST)
+
+
+def score(scene: Scene, storage: Storage) -> float:
+    """Projected cost over staleness. Nothing for what is spare. What is wanted is dearer than anything else, and the
+    deeper the dearer."""
+    assert storage.producer
+    if storage.wanted:
+        return (1.0 + storage.producer.depth) / SHORTEST
+    if storage.spare:
+        return 0.0
+    return scene.lineage.projected_cost(storage) / staleness(scene, storage)
+
+
+def choose(scene: Scene, needed: int) -> Run:
+    """The policy's answer; empty if it has none."""
+    options = scene.options
+    if options.policy.name == "coop" and options.window:
+        return choose_window(scene, needed)
+    return choose_one(scene)
+
+
+def choose_one(scene: Scene) -> Run:
+    """The evictable storage of least value; the lowest of several."""
+    blocks = [b for b in scene.arena.blocks if b.storage and b.storage.evictable(scene.wanted_too)]
+    return [min(blocks, key=lambda block: value_of_one(scene, block))] if blocks else []
+
+
+def value_of_one(scene: Scene, block: Block) -> float:
+    storage, name = block.storage, scene.options.policy.name
+    assert storage
+    if name == "lru":
+        return -1.0 if storage.spare else storage.last_access
+    if name == "dtr":
+        return score(scene, storage) / block.bytes
+    # DTE, and Coop without its window: the free neighbours count as won.
+    neighbours = (scene.arena.below(block), scene.arena.above(block))
+    free = sum(other.bytes for other in neighbours if other and other.state == FREE)
+    return score(scene, storage) / (block.bytes + free)
+
+
+def choose_window(scene: Scene, needed: int) -> Run:
+    """Coop: spare storages near the mark if they do, else the cheapest window, which is the mark from now on."""
+    if scene.options.keep_dead and (run := spare_window(scene, needed)):
+        return run
+    run = cheapest_window(scene, needed, scene.options.move)
+    if run:
+        scene.arena.mark[scene.side] = run[0] if scene.side == LOW else run[-1]
+    return run
+
+
+def spare_window(scene: Scene, needed: int) -> Run:
+    """From the mark of the request's side inwards, over at most FAR blocks: the first run of free blocks and spare
+    storages that is large enough. Where it ends is the mark from now on."""
+    blocks = scene.arena.blocks if scene.side == LOW else scene.arena.blocks[::-1]
+    mark = scene.arena.mark[scene.side]
+    if mark is None:
+        return []
+    start = blocks.index(mark)
+    run: Run = []
+    for block in blocks[start : start + FAR]:
+        storage = block.storage
+        if block.state != FREE and not (storage and storage.spare and storage.evictable()):
+            run = []
+            continue
+        run.append(block)
+        if sum(b.bytes for b in run) < needed:
+            continue
+        while sum(b.bytes for b in run[1:]) >= needed:
+            del run[0]
+        scene.arena.mark[scene.side] = block
+        return run if scene.side == LOW else run[::-1]
+    return []
+
+
+@dataclass
+class Item:
+    """A block that may be part of a window."""
+
+    block: Block
+    gain: int
+    """Bytes that the request could use."""
+    bound: float
+    """What it costs at least: its own op alone."""
+    cost: float
+    """With what is evicted around it."""
+
+
+def cheapest_window(scene: Scene, needed: int, may_move: bool) -> Run:
+    """The cheapest of all minimal windows: runs of blocks that gain enough, and do not without their first or last block.
+
+    Free blocks cost nothing, and what is evictable its score. What is not, and not locked, may be slid aside if moves are
+    allowed: that gains nothing, and costs its bytes over the bandwidth, over the mean staleness found by the search
+    before. All else (raw blocks, locked storages) is a wall. A window's price is the sum, per byte gained or not.
+
+    Of several cheapest windows, one is taken if it is also the one with the least sum of bounds (of several such the
+    lowest for a request of the low side, the highest for one of the high side), else the lowest.
+    """
+    runs: list[list[Item]] = [[]]  # between walls
+    stale: list[float] = []
+    horizon = max(scene.staleness, SHORTEST)
+    for block in scene.arena.blocks:
+        storage = block.storage
+        if block.state == FREE:
+            runs[-1].append(Item(block, block.bytes, 0.0, 0.0))
+        elif storage and storage.evictable(scene.wanted_too):
+            assert storage.producer
+            stale.append(staleness(scene, storage))
+            cost = score(scene, storage)
+            own = storage.producer.cost / stale[-1]
+            bound = cost if storage.wanted or storage.spare else own
+            runs[-1].append(Item(block, block.bytes, bound, cost))
+        elif storage and may_move and not storage.locks:
+            cost = block.bytes / scene.options.copy_bandwidth / horizon
+            runs[-1].append(Item(block, 0, cost, cost))
+        else:
+            runs.append([])
+    if stale:
+        scene.staleness = plain_sum(stale) / len(stale)
+
+    windows = [window for run in runs for window in minimal_windows(run, needed)]
+    if not windows:
+        return []
+    prices = [price(scene, window, [item.cost for item in window]) for window in windows]
+    bounds = [price(scene, window, [item.bound for item in window]) for window in windows]
+    least = min(bounds)
+    likely = bounds.index(least) if scene.side == LOW else len(bounds) - 1 - bounds[::-1].index(least)
+    best = likely if prices[likely] == min(prices) else prices.index(min(prices))
+    return [item.block for item in windows[best]]
+
+
+def minimal_windows(run: list[Item], needed: int) -> list[list[Item]]:
+    """From the lowest to the highest."""
+
+    def gain(items: list[Item]) -> int:
+        return sum(item.gain for item in items)
+
+    windows = []
+    for last in range(len(run)):
+        for first in range(last + 1):
+            window = run[first : last + 1]
+            if gain(window) >= needed and gain(window[1:]) < needed and gain(window[:-1]) < needed:
+                windows.append(window)
+    return windows
+
+
+def price(scene: Scene, window: list[Item], costs: list[float]) -> float:
+    """Added exactly, so that the order of the blocks does not matter, and rounded once. The engine adds in extended
+    precision, which is the same but for one case in thousands."""
+    whole = sum(map(Fraction, costs), Fraction())
+    return float(whole / sum(item.gain for item in window) if scene.options.per_byte else whole)
+
+
+def plain_sum(values: list[float]) -> float:
+    """One after the other, as the engine adds; sum() may compensate for rounding."""
+    total = 0.0
+    for value in values:
+        total += value
+    return total

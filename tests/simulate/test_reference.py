@@ -1,0 +1,175 @@
+"""The engine and the reference agree, event by event, on random traces at random budgets."""
+
+import dataclasses
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from coop._C import CostModel, Placement
+from coop.policies import POLICIES
+from coop.simulate import Player, Simulation, reference
+from coop.trace.trace import Op, Output, Release, Source, Trace
+from random_steps import random_trace, shrink
+
+NOT_COMPARED = {"exact_costs", "union_find_costs", "search_seconds", "move_seconds"}
+"""How often costs were found anew instead of cached, and times on the wall clock."""
+
+SWITCHES: dict[str, list[Any]] = {
+    "window": [False],
+    "partition": [True, False],
+    "per_byte": [True, False],
+    "keep_dead": [True, False],
+    "in_place": [True, False],
+    "move": [True, False],
+    "rescue": [False],
+    "record_backward": [True],
+    "tiny": [0, 64, 2000],
+    "max_depth": [1, 2, 8],
+    "max_versions": [0, 1, 2],
+    "exact_limit": [0, 1, 2, 4],
+    "copy_bandwidth": [1e6, 1e12],
+    "placement": list(Placement.__members__.values()),
+    "cost": list(CostModel.__members__.values()),
+}
+
+
+def comparable(result: Simulation) -> dict[str, Any]:
+    """Everything but times on the wall clock."""
+    fields = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
+    fields["events"] = [dataclasses.replace(e, value=0.0) if e.kind == "search" else e for e in result.events]
+    stats = dataclasses.asdict(fields.pop("stats"))
+    return {name: value for name, value in (fields | stats).items() if name not in NOT_COMPARED}
+
+
+def play_both(trace: Trace, budget: int, policy: str, alignment: int = 64, **options: Any) -> tuple[Simulation, str]:
+    """What the engine says, and where the reference differs: nothing, if all is well."""
+    result = Player(trace, alignment).play(budget, policy, events=True, checks=2, **options)
+    engine = comparable(result)
+    other = comparable(reference.play(trace, budget, policy, alignment=alignment, **options))
+    for number, (left, right) in enumerate(zip(engine["events"], other["events"], strict=False)):
+        if left != right:
+            return result, f"event {number}\n  engine     {left}\n  reference  {right}"
+    for name, value in engine.items():
+        if value != other[name]:
+            return result, f"{name}: {value} in the engine, {other[name]} in the reference"
+    return result, ""
+
+
+def check_agreement(trace: Trace, budget: int, policy: str, **options: Any) -> Simulation:
+    result, difference = play_both(trace, budget, policy, **options)
+    if difference:
+        small = shrink(trace, lambda t: bool(t.instructions) and bool(play_both(t, budget, policy, **options)[1]))
+        lines = "\n".join(f"    {instruction}," for instruction in small.instructions)
+        where = play_both(small, budget, policy, **options)[1]
+        pytest.fail(f"budget {budget}, {policy}, {options}\n{where}\non\n{lines}", pytrace=False)
+    return result
+
+
+def some_budget(rng: random.Random, trace: Trace, alignment: int) -> int:
+    """Mostly between the floor and the peak, sometimes below."""
+    player = Player(trace, alignment)
+    share = rng.choice([rng.uniform(0, 1), rng.uniform(0, 0.5), rng.uniform(-0.4, 0)])
+    low, high = 0.95 * player.floor, 1.05 * player.peak
+    return max(int(low + (high - low) * share), alignment)
+
+
+def agree_on_random_traces(seed: int, count: int, policy: str, **options: Any) -> Counter[str]:
+    seen: Counter[str] = Counter()
+    for number in range(count):
+        rng = random.Random(seed * 1000 + number)
+        trace = random_trace(rng)
+        alignment = rng.choice([64, 64, 16, 256])
+        some = {"steps": rng.choice([1, 1, 2, 3]), "limit": rng.choice([2.0, 1e9])} | options
+        budget = some_budget(rng, trace, alignment)
+        result = check_agreement(trace, budget, policy, alignment=alignment, **some)
+        seen[result.status] += 1
+        seen.update({name: getattr(result.stats, name) for name in ("evictions", "replays", "moves", "commits")})
+    return seen
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_engine_and_reference_agree_for_every_policy(policy: str) -> None:
+    seen = agree_on_random_traces(1, 60, policy)
+    assert all(seen[status] for status in ("ok", "out_of_memory", "thrash")), seen
+    assert all(seen[count] > 50 for count in ("evictions", "replays", "moves", "commits")), seen
+
+
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_engine_and_reference_agree_for_every_switch(switch: str) -> None:
+    for number, value in enumerate(SWITCHES[switch]):
+        for policy in ("coop", "dtr"):
+            agree_on_random_traces(100 + number, 6, policy, **{switch: value})
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_engine_and_reference_agree_for_combinations_of_switches(seed: int) -> None:
+    rng = random.Random(seed)
+    for number in range(20):
+        names = rng.sample(sorted(SWITCHES), rng.randint(2, 6))
+        options = {name: rng.choice(SWITCHES[name]) for name in names}
+        agree_on_random_traces(1000 * (seed + 1) + number, 1, rng.choice(list(POLICIES)), **options)
+
+
+def test_a_request_above_the_budget_evicts_nothing() -> None:
+    trace = Trace([Source(0, 1024), Op("a", (0,), (Output(1, 1024),), 1000), Op("b", (1,), (Output(2, 9999),), 1000)])
+    for policy in POLICIES:
+        result = check_agreement(trace, 4096, policy)
+        assert (result.status, result.stats.evictions) == ("out_of_memory", 0)
+
+
+def test_many_small_outputs_count_with_their_padding() -> None:
+    trace = Trace([Op("many", (), tuple(Output(number, 1) for number in range(10)), 1000)])
+    assert Player(trace, alignment=256).peak == 2560
+    check_agreement(trace, 2560, "coop", alignment=256)
+
+
+def test_of_two_windows_that_cost_nothing_the_lower_one_is_taken() -> None:
+    trace = Trace(
+        [
+            Op("dear", (), (Output(0, 1024),), 1000),
+            Op("dear", (), (Output(1, 1024),), 10_000_000),
+            Op("free", (), (Output(2, 2048),), 0),
+            Op("operand", (), (Output(3, 1024),), 5),
+            Op("free", (), (Output(4, 2048),), 0),
+            Op("last", (3,), (Output(5, 2048),), 7),
+        ]
+    )
+    check_agreement(trace, 7168, "coop")
+
+
+def test_no_room_for_the_second_of_two_copies_on_write() -> None:
+    versions = (Output(2, 0, 0), Output(3, 0, 1))
+    trace = Trace(
+        [
+            Op("a", (), (Output(0, 1024),), 1000),
+            Op("b", (), (Output(1, 2048),), 1000),
+            Op("both", (0, 1), versions, 1000, writes=(0, 1)),
+        ]
+    )
+    assert check_agreement(trace, 4096, "dtr").status == "out_of_memory"
+
+
+@pytest.mark.parametrize("case", ["swap", "state of the step before", "two names"])
+def test_a_source_is_what_the_tensor_it_carries_was(case: str) -> None:
+    cases = {
+        "swap": [Source(0, 1024, "", 1), Source(1, 2048, "", 0)],
+        "state of the step before": [
+            Source(0, 1024),
+            Op("new", (0,), (Output(1, 2048),), 1000),
+            Source(2, 2048, "", 1),
+            Op("difference", (1, 2), (Output(3, 100),), 1000),
+            Release(2),
+            Release(3),
+        ],
+        "two names": [
+            Source(0, 1024),
+            Source(1, 1024, "", 3),
+            Op("read", (1,), (Output(2, 100),), 1000),
+            Release(1),
+            Op("view", (0,), (Output(3, 0, 0),)),
+            Op("read", (0,), (Output(4, 100),), 1000),
+        ],
+    }
+    check_agreement(Trace(cases[case]), 16384, "coop", steps=3)
