@@ -3,14 +3,13 @@
 import gzip
 import json
 import sys
-from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from command import coop, refused
-from coop.simulate import Player
+from coop.simulate import Player, ideal
 from coop.sizes import format_bytes, parse_budget
-from coop.trace import Op, Output, Release, Source, Trace, write
+from coop.trace import Op, Output, Release, Source, Trace, dtr_log, write
 from step_traces import convolutions, transformer
 
 SCHEMA = {
@@ -107,7 +106,7 @@ def test_switches_reach_the_engine(step, capsys):
 def test_a_run_that_does_not_fit_is_an_answer(tmp_path, capsys):
     write(convolutions(48), tmp_path / "tower.trace")
     player = Player(convolutions(48))
-    found = figures(capsys, tmp_path / "tower.trace", "--budget", player.floor)
+    found = figures(capsys, tmp_path / "tower.trace", "--budget", player.floor()[0])
     assert found["status"] in ("thrash", "out_of_memory")
     assert found["failed"]["op"]
     found = figures(capsys, tmp_path / "tower.trace", "--budget", "50%", "--limit", "1.1")
@@ -125,12 +124,12 @@ def test_without_json_a_table_is_printed(step, capsys):
 
 def test_a_budget_below_the_floor_names_the_op_and_the_bytes(step, capsys):
     sentence = refused(capsys, "simulate", step, "--budget", "30%")
-    assert f"op {PLAYER.floor_setter.name!r}" in sentence
-    assert f"needs {format_bytes(PLAYER.floor)} ({PLAYER.floor} bytes)" in sentence
-    number = int(sentence.partition("instruction ")[2].partition(")")[0])
-    assert STEP.instructions[number] == PLAYER.floor_setter
+    floor, setter = PLAYER.floor()
+    assert f"op {STEP.instructions[setter].name!r}" in sentence
+    assert f"needs {format_bytes(floor)} ({floor} bytes)" in sentence
+    assert int(sentence.partition("instruction ")[2].partition(")")[0]) == setter
     share = sentence.partition("a share of ")[2].partition("%")[0]
-    assert PLAYER.floor <= float(share) / 100 * PLAYER.peak < PLAYER.floor + 0.002 * PLAYER.peak
+    assert floor <= float(share) / 100 * PLAYER.peak < floor + 0.002 * PLAYER.peak
     assert coop(capsys, "simulate", step, "--budget", f"{share}%").code == 0
 
 
@@ -226,30 +225,19 @@ def test_wrong_commands_are_refused(capsys, arguments, sentence):
     assert refused(capsys, *arguments).startswith(sentence)
 
 
-def test_the_ideal_simulator_and_the_log_reader_are_called_when_there(step, tmp_path, capsys, monkeypatch):
-    """Both are other modules' work: only the calls are checked."""
-    asked = []
-
-    def ideal(trace, budget, policy, limit):
-        asked.append((len(trace.instructions), budget, policy, limit))
-        return SimpleNamespace(
-            status="ok", overhead=1.25, budget=50, peak=40, evictions=3, rematerialisations=4, baseline_peak=100
-        )
-
-    module = ModuleType("coop.simulate.ideal")
-    module.ideal = ideal
-    monkeypatch.setitem(sys.modules, "coop.simulate.ideal", module)
-    reader = ModuleType("coop.trace.dtr_log")
-    reader.read = lambda path: STEP
-    monkeypatch.setitem(sys.modules, "coop.trace.dtr_log", reader)
+def test_ideal_plays_traces_and_operator_logs_without_addresses(step, tmp_path, capsys):
     log = tmp_path / "step.log"
-    log.write_text('{"INSTRUCTION": "ANNOTATE"}\n')
+    dtr_log.write(STEP, log)
     found = figures(capsys, log, "--budget", "50%", "--ideal", "--policy", "msps")
-    assert asked == [(len(STEP.instructions), 0.5, "msps", 2.0)]
     assert {name: type(value) for name, value in found.items()} == {
         name: kind for name, kind in SCHEMA.items() if name not in ("floor", "moved_bytes")
     }
-    assert (found["overhead"], found["ratio"], found["unlimited_peak"], found["policy"]) == (1.25, 0.5, 100, "msps")
+    expected = ideal(STEP, 0.5, "msps")
+    assert (found["status"], found["overhead"], found["peak"]) == (expected.status, expected.overhead, expected.peak)
+    assert figures(capsys, step, "--budget", "50%", "--ideal", "--policy", "msps")["overhead"] == expected.overhead
+    dtr_log.write(STEP, tmp_path / "step.log.gz")
+    assert figures(capsys, tmp_path / "step.log.gz", "--budget", "50%", "--ideal", "--policy", "msps") == found
+    assert figures(capsys, log, "--budget", "60%")["status"] == "ok"  # on the engine
 
 
 # --- memory-map ----------------------------------------------------------------------------------------------------------

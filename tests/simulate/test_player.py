@@ -145,9 +145,10 @@ def test_under_pressure_the_rules_hold_and_time_is_paid(policy):
 
 def test_a_budget_at_the_floor_or_below_says_what_set_it():
     player = Player(training(1))
-    below = player.play(player.floor - 64)
+    floor, setter = player.floor()
+    below = player.play(floor - 64)
     assert below.status == "out_of_memory" and below.failed is not None and below.needed > 0
-    assert isinstance(player.floor_setter, Op)
+    assert isinstance(player.trace.instructions[setter], Op)
 
 
 def test_recomputing_without_end_is_thrashing():

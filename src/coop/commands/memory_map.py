@@ -66,12 +66,11 @@ def memory_map(file: str, size: str, policies: str, output: Path, by: str, steps
             variants = [Variant.parse(text) for text in policies.split(",")]
             budget = parse_budget(size)
             player = player_of(read_any(file))
-            count = above_the_floor(player, budget)
             panels = []
             for variant in variants:
-                run = player.play(
-                    count, variant.policy, steps=steps, limit=limit, events=True, **dict(variant.switches)
-                )
+                switches = dict(variant.switches)
+                count = above_the_floor(player, budget, variant.policy, switches)
+                run = player.play(count, variant.policy, steps=steps, limit=limit, events=True, **switches)
                 panels.append(Panel(_title(variant.label, run), run.events))
             for written in draw_panels(panels, count, output, by):
                 print(f"written: {written}")
@@ -81,7 +80,7 @@ def memory_map(file: str, size: str, policies: str, output: Path, by: str, steps
 
 def _title(name: str, run: Simulation) -> str:
     stats: Stats = run.stats
-    if run.status != "ok":
+    if run.overhead is None:
         return f"{name}: {run.status.replace('_', ' ')}"
     moves = f", {stats.moves:,} moved" if stats.moves else ""
     return (

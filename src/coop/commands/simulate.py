@@ -4,7 +4,6 @@ The exit code is 0 whenever the question has an answer, and "it does not fit" is
 floor is refused with exit code 2, because no policy could ever serve it.
 """
 
-import importlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ from coop.commands import Work
 from coop.commands.refusing import refusing
 from coop.policies import POLICIES
 from coop.report.variants import SWITCHES, Variant
+from coop.simulate import ideal as ideal_simulator
 from coop.simulate.checked import above_the_floor, exactly, player_of
 from coop.simulate.player import THRASH
 from coop.sizes import parse_budget
@@ -90,14 +90,14 @@ def simulate(
 
 def _on_the_engine(trace: Trace, budget: int | float, variant: Variant, *, steps: int, limit: float) -> dict[str, Any]:
     player = player_of(trace)
-    result = player.play(
-        above_the_floor(player, budget), variant.policy, steps=steps, limit=limit, **dict(variant.switches)
-    )
-    figures = result.to_json() | {"unlimited_peak": player.peak, "floor": player.floor}
+    switches = dict(variant.switches)
+    count = above_the_floor(player, budget, variant.policy, switches)
+    result = player.play(count, variant.policy, steps=steps, limit=limit, **switches)
+    figures = result.to_json() | {"unlimited_peak": player.peak, "floor": player.floor(variant.policy, **switches)[0]}
     if result.failed is not None:
-        failed = result.failed
+        failed = trace.instructions[result.failed]
         figures["failed"] = {
-            "instruction": trace.instructions.index(failed),
+            "instruction": result.failed,
             "op": failed.name if isinstance(failed, Op) else "source",
             "needed": result.needed,
         }
@@ -105,11 +105,7 @@ def _on_the_engine(trace: Trace, budget: int | float, variant: Variant, *, steps
 
 
 def _ideal(trace: Trace, budget: int | float, variant: Variant, *, steps: int, limit: float) -> dict[str, Any]:
-    try:
-        module = importlib.import_module("coop.simulate.ideal")
-    except ModuleNotFoundError:
-        raise ValueError("this coop has no ideal simulator") from None
-    result = module.ideal(trace, budget, variant.policy, limit=limit)
+    result = ideal_simulator(trace, budget, variant.policy, limit=limit)
     return {
         "status": result.status,
         "overhead": result.overhead,
@@ -130,7 +126,7 @@ def _print(figures: dict[str, Any]) -> None:
     table = Table(box=box.ROUNDED, title=f"{figures['trace']}, {figures['policy']}", show_header=False)
     forms: dict[str, Callable[[Any], str]] = {
         "status": lambda status: status.replace("_", " "),
-        "overhead": lambda overhead: f"{overhead:.4f}",
+        "overhead": lambda overhead: "-" if overhead is None else f"{overhead:.4f}",
         "budget": exactly,
         "ratio": lambda ratio: f"{ratio:.1%} of the step's own peak",
         "unlimited_peak": exactly,

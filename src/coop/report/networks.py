@@ -1,11 +1,12 @@
 """From the name of a network to the file with its step."""
 
-import importlib
 import os
 from collections.abc import Callable
 from pathlib import Path
 
-from coop.trace import write
+from coop import models
+from coop.trace import device as devices
+from coop.trace import shapes, write
 
 SUFFIX = ".trace"
 
@@ -32,13 +33,11 @@ def traces_of(names: str, folder: Path | None, make: Callable[[str], Path]) -> d
 
 def trace_of(name: str, folder: Path, device: str, progress: Callable[[str], None]) -> Path:
     """The seam to coop.models: traces the network by shapes alone, unless the folder has it from an earlier time."""
-    if name not in _models():
-        raise ValueError(f"there is no network and no file {name!r}; the known networks are {', '.join(_models())}")
+    if name not in models.NAMES:
+        raise ValueError(f"there is no network and no file {name!r}; the known networks are {', '.join(models.NAMES)}")
     file = folder / f"{name}{SUFFIX}"
     if not file.is_file():
-        shapes, devices = (importlib.import_module(f"coop.trace.{part}") for part in ("shapes", "device"))
-        network = importlib.import_module("coop.models").get(name)
-        made = shapes.shape_trace(network, None, devices.load(device), progress)
+        made = shapes.shape_trace(models.get(name), None, devices.load(device), progress)
         folder.mkdir(parents=True, exist_ok=True)
         part = file.with_suffix(".part")
         write(made, part)
@@ -48,17 +47,8 @@ def trace_of(name: str, folder: Path, device: str, progress: Callable[[str], Non
 
 def _all(folder: Path | None) -> list[str]:
     if folder is None:
-        return _models()
+        return list(models.NAMES)
     names = sorted(file.name.removesuffix(SUFFIX) for file in folder.glob(f"*{SUFFIX}"))
     if not names:
         raise ValueError(f"there are no traces (*{SUFFIX}) in {folder}")
     return names
-
-
-def _models() -> list[str]:
-    try:
-        return list(importlib.import_module("coop.models").NAMES)
-    except ModuleNotFoundError:
-        raise ValueError(
-            "this coop has no networks of its own. Tip: name trace files, or their folder with --traces"
-        ) from None

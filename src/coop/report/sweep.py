@@ -107,11 +107,12 @@ class Sweep:
         player = _player(self.traces[point.network])
         started = time.perf_counter()
         variant = Variant.parse(point.variant)
+        floor, _ = player.floor(variant.policy, **dict(variant.switches))
         if point.ratio is None:
-            figures = lowest(lambda ratio: self._simulate(player, variant, ratio), player.floor / max(player.peak, 1))
+            figures = lowest(lambda ratio: self._simulate(player, variant, ratio), floor / max(player.peak, 1))
         else:
             figures = figures_of(self._simulate(player, variant, point.ratio, events=True))
-        figures |= {"unlimited_peak": player.peak, "floor": player.floor, "seconds": time.perf_counter() - started}
+        figures |= {"unlimited_peak": player.peak, "floor": floor, "seconds": time.perf_counter() - started}
         points.write(point, self.stamps[point.network], figures, self.folder)
 
     def _simulate(self, player: Player, variant: Variant, ratio: float, events: bool = False) -> Simulation:

@@ -20,11 +20,13 @@ SWITCHES = {
     "move": "Sources in a window's way may be copied aside (coop).",
     "per_byte": "A window's cost is divided by its bytes (coop).",
     "keep_dead": "What nobody holds stays until its room is needed.",
+    "needed_only": "Costs count what somebody needs.",
+    "record_backward": "Gradients on their way can be recomputed too.",
     "rescue": "Where nothing else helps, blocks are moved together.",
 }
 """Parts of a policy that are on or off, and what they do."""
 
-ABLATION = ("window", "partition", "in_place", "move", "per_byte", "keep_dead")
+ABLATION = ("window", "partition", "in_place", "move", "per_byte", "keep_dead", "needed_only")
 """What makes coop: the three modules of the paper, and what was added."""
 
 _CHOICES: dict[str, tuple[str, Any]] = {

@@ -27,17 +27,17 @@ def player_of(trace: Trace) -> Player:
     return player
 
 
-def above_the_floor(player: Player, budget: int | float) -> int:
+def above_the_floor(player: Player, budget: int | float, policy: str, switches: dict[str, Any]) -> int:
     """The budget in bytes. Raises ValueError if not even the largest op fits in beside the sources."""
     count = int(budget * player.peak) if isinstance(budget, float) else budget
-    if count >= player.floor:
+    floor, number = player.floor(policy, **switches)
+    if count >= floor:
         return count
-    setter = player.floor_setter
-    number = player.trace.instructions.index(setter)
+    setter = player.trace.instructions[number]
     what = f"op {setter.name!r}" if isinstance(setter, Op) else "a source" if isinstance(setter, Source) else "the step"
-    share = -(-1000 * player.floor // player.peak) / 1000  # rounded up
+    share = -(-1000 * floor // player.peak) / 1000  # rounded up
     raise ValueError(
-        f"a budget of {exactly(count)} is below the floor: {what} (instruction {number}) needs {exactly(player.floor)}, its "
+        f"a budget of {exactly(count)} is below the floor: {what} (instruction {number}) needs {exactly(floor)}, its "
         f"own operands and everything that cannot be recomputed; the step's peak is {format_bytes(player.peak)}. "
         f"Tip: a share of {share:.1%} or more can serve."
     )

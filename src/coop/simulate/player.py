@@ -19,14 +19,14 @@ THRASH = 2.0
 class Simulation:
     status: str
     """ok, out_of_memory or thrash."""
-    overhead: float
-    """Time in ops, recomputation included, over time in ops without a limit."""
+    overhead: float | None
+    """Time in ops, recomputation included, over time in ops without a limit. None: it did not run to its end."""
     budget: int
     ratio: float
     """Of the budget to the step's own peak."""
     stats: Stats
-    failed: Op | Source | None = None
-    """Where it ended, if it did not end well."""
+    failed: int | None = None
+    """The number of the instruction at which it ended, if it did not end well."""
     needed: int = 0
     """What that needed in one piece."""
     events: tuple[Event, ...] = ()
@@ -79,15 +79,23 @@ class Player:
                 case Release():
                     self._program.release(instruction.tensor)
         enough = 2 * sum(size + alignment for i in trace.instructions for size in _sizes(i)) + alignment
-        options = options_for("coop", enough, 0, {"alignment": alignment, "keep_dead": False})
-        unlimited = _C.play(options, self._program, 1, 1.0, False)
-        stats = unlimited["stats"]
+        self._enough = enough
+        stats = self._unlimited("coop")["stats"]
         self.peak: int = stats["peak"]
         """What the step needs when nothing is evicted."""
-        self.floor: int = stats["floor"]
-        """The most that sources and a single op need at once. No budget below it can serve."""
-        self.floor_setter = trace.instructions[unlimited["floor_setter"]]
         self.op_seconds: float = stats["op_seconds"]
+
+    def floor(self, policy: str = "coop", **switches: Any) -> tuple[int, int]:
+        """The most that sources and a single op need at once, and the number of the instruction that needs it.
+
+        No budget below it can serve. What is a source depends on the policy: whether gradients can be recomputed.
+        """
+        unlimited = self._unlimited(policy, **switches)
+        return unlimited["stats"]["floor"], unlimited["floor_setter"]
+
+    def _unlimited(self, policy: str, **switches: Any) -> dict[str, Any]:
+        options = options_for(policy, self._enough, 0, {"alignment": self.alignment} | switches | {"keep_dead": False})
+        return _C.play(options, self._program, 1, 1.0, False)
 
     def play(
         self,
@@ -106,14 +114,13 @@ class Player:
         result = _C.play(options, self._program, steps, limit - 1, events)
         stats = Stats(**result["stats"])
         done = result["status"] == "ok"
-        at = None if done else self.trace.instructions[result["at"]]
         return Simulation(
             status=result["status"],
-            overhead=(stats.op_seconds + stats.recompute_seconds) / stats.op_seconds if stats.op_seconds else 1.0,
+            overhead=(stats.op_seconds + stats.recompute_seconds) / (stats.op_seconds or 1.0) if done else None,
             budget=size,
             ratio=size / self.peak if self.peak else 1.0,
             stats=stats,
-            failed=at if isinstance(at, Op | Source) else None,
+            failed=None if done else result["at"],
             needed=result["needed"],
             events=tuple(Event(*event) for event in result["events"]),
         )

@@ -154,14 +154,14 @@ class Step:
             move_seconds=0.0,
             fragmentation=total / len(shares) if shares else 0.0,
         )
-        at = None if self.status == "ok" else self.trace.instructions[self.at]
+        done = self.status == "ok"
         return Simulation(
             status=self.status,
-            overhead=(stats.op_seconds + stats.recompute_seconds) / stats.op_seconds if stats.op_seconds else 1.0,
+            overhead=(stats.op_seconds + stats.recompute_seconds) / (stats.op_seconds or 1.0) if done else None,
             budget=self.options.budget,
             ratio=self.options.budget / peak if peak else 1.0,
             stats=stats,
-            failed=at if isinstance(at, Op | Source) else None,
+            failed=None if done else self.at,
             needed=self.needed,
             events=tuple(engine.events),
         )

@@ -1,8 +1,10 @@
 """Reading a trace from whatever kind of file holds it."""
 
-import importlib
+import gzip
+import zlib
 from pathlib import Path
 
+from coop.trace import dtr_log
 from coop.trace.file import read
 from coop.trace.trace import Trace, TraceError
 
@@ -10,16 +12,19 @@ _GZIP = b"\x1f\x8b"
 
 
 def read_any(path: str | Path) -> Trace:
-    """A coop trace is gzip'ed; any other file is taken for an operator log of DTR. Raises TraceError and OSError."""
+    """A coop trace, or an operator log of DTR, gzip'ed or not. Raises TraceError and OSError."""
     with open(path, "rb") as file:
         start = file.read(len(_GZIP))
-    if start == _GZIP:
-        return read(path)
     if not start:
         raise TraceError(f"{path} is empty")
+    if start != _GZIP or b'"INSTRUCTION"' in _first_line(path):
+        return dtr_log.read(path)
+    return read(path)
+
+
+def _first_line(path: str | Path) -> bytes:
     try:
-        dtr_log = importlib.import_module("coop.trace.dtr_log")
-    except ModuleNotFoundError:
-        raise TraceError(f"{path} is not a trace: it is not gzip'ed") from None
-    trace: Trace = dtr_log.read(path)
-    return trace
+        with gzip.open(path, "rb") as file:
+            return file.readline(1000)
+    except (EOFError, gzip.BadGzipFile, zlib.error):  # the reader of traces says what is wrong
+        return b""
