@@ -43,8 +43,9 @@ bench: .venv/.built .venv/.dev ## all benchmarks, with tables, pictures and JSON
 	$(BIN)/python benchmarks/floor.py --json results/floor.json
 	$(BIN)/python benchmarks/scaling.py --json results/scaling.json
 
-results: .venv/.built .venv/.dev ## docs/results-training.md and its picture, out of docs/figures/*.json
+results: .venv/.built .venv/.dev ## docs/results-training.md and docs/results.md, out of docs/figures/*.json
 	$(BIN)/python benchmarks/results.py
+	$(BIN)/python benchmarks/simulation.py
 
 build: .venv/.built ## the virtual environment and the extension
 

@@ -43,6 +43,8 @@ class Page:
         self.data = {}
         for file in files:
             content = json.loads(file.read_text())
+            if content["benchmark"] == "simulation":  # a page of its own
+                continue
             before = self.data.setdefault(content["benchmark"], content | {"rows": []})["rows"]
             # Each run of the benchmark has its own eager row, to which its ratios refer; the page shows one.
             before += [row for row in content["rows"] if row.get("method") != "eager" or not _has(before, row)]
