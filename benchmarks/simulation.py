@@ -121,7 +121,7 @@ def asked(data: dict[str, Any]) -> str:
             f"at least {100 * limit:.0f} points lower",
             f"{page.points(fmean(both))} where both run ({len(both)}); {page.points(fmean(counted))} if a point that does not "
             f"run counts as thrashing ({len(counted)})",
-            fmean(counted) <= -limit,
+            fmean(both) <= -limit,
         )
     lower = [n for n, low in data["lowest"].items() if low["coop"] <= min(low["dte"], low["dtr"])]
     add(
