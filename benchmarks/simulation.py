@@ -154,7 +154,11 @@ def main() -> None:
         asked(data),
     ]
     pictures = dict(
-        zip(("Overhead against memory ratio", "Fragmentation", "Ablation", "Lowest ratio reached"), PICTURES)
+        zip(
+            ("Overhead against memory ratio", "Fragmentation", "Ablation", "Lowest ratio reached"),
+            PICTURES,
+            strict=True,
+        )
     )
     for title, table in data["tables"].items():
         parts.append(f"## {title}\n")
