@@ -49,9 +49,9 @@ class Writer:
         self.origin.append(origin)
         return len(self.references) - 1
 
-    def source(self, size: int | None = None) -> int:
+    def source(self, kind: str = "") -> int:
         tensor = self._born(len(self.references))
-        self.instructions.append(Source(tensor, self.size() if size is None else size))
+        self.instructions.append(Source(tensor, self.size(), kind))
         return tensor
 
     def op(
@@ -117,7 +117,7 @@ class Writer:
 def training(rng: random.Random, length: int) -> Trace:
     """Forward through layers, backward through what was saved, then an optimizer that writes to the parameters."""
     w = Writer(rng)
-    parameters = [w.source() for _ in range(rng.randint(1, 5))]
+    parameters = [w.source("parameter") for _ in range(rng.randint(1, 5))]
     states = [w.source() for _ in range(rng.randint(0, 2))]
     x = w.source()
     saved: list[tuple[int, ...]] = []
@@ -195,7 +195,7 @@ def chaos(rng: random.Random, length: int) -> Trace:
     """Any op on anything that is held."""
     w = Writer(rng)
     for _ in range(rng.randint(1, 5)):
-        w.source()
+        w.source(rng.choice(["", "parameter"]))
     few = rng.randint(3, 25)
     for _ in range(length):
         if w.chance(4) or not w.held:

@@ -23,8 +23,9 @@ SWITCHES: dict[str, list[Any]] = {
     "keep_dead": [True, False],
     "in_place": [True, False],
     "move": [True, False],
-    "rescue": [False],
-    "record_backward": [True],
+    "rescue": [True, False],
+    "needed_only": [True, False],
+    "record_backward": [True, False],
     "tiny": [0, 64, 2000],
     "max_depth": [1, 2, 8],
     "max_versions": [0, 1, 2],
@@ -91,7 +92,9 @@ def agree_on_random_traces(seed: int, count: int, policy: str, **options: Any) -
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_engine_and_reference_agree_for_every_policy(policy: str) -> None:
-    seen = agree_on_random_traces(1, 60, policy)
+    """As published, and with compaction: without it, most small budgets end early."""
+    seen = agree_on_random_traces(1, 40, policy)
+    seen += agree_on_random_traces(2, 40, policy, rescue=True)
     assert all(seen[status] for status in ("ok", "out_of_memory", "thrash")), seen
     assert all(seen[count] > 50 for count in ("evictions", "replays", "moves", "commits")), seen
 
@@ -137,6 +140,66 @@ def test_of_two_windows_that_cost_nothing_the_lower_one_is_taken() -> None:
         ]
     )
     check_agreement(trace, 7168, "coop")
+
+
+@pytest.mark.parametrize(("needed_only", "evicted"), [(True, 2), (False, 1)])
+def test_what_nobody_needs_does_not_make_dear_what_it_was_made_from(needed_only: bool, evicted: int) -> None:
+    trace = Trace(
+        [
+            Op("other", (), (Output(0, 1024),), 5000),
+            Op("cheap", (), (Output(1, 1024),), 1000),
+            Op("dear", (1,), (Output(2, 1024),), 1_000_000),
+            Op("last", (2,), (Output(3, 1024),), 1000),
+            Release(2),
+            Op("large", (), (Output(4, 2048),), 1000),
+        ]
+    )
+    result = check_agreement(trace, 4096, "dtr", needed_only=needed_only)
+    assert [event.storage for event in result.events if event.kind == "evict"][:2] == [3, evicted]
+
+
+@pytest.mark.parametrize(("kind", "recorded"), [("parameter", 2), ("", 1)])
+def test_an_op_in_place_is_not_recorded_with_a_source_that_passes(kind: str, recorded: int) -> None:
+    trace = Trace(
+        [
+            Source(0, 1024, kind),
+            Op("make", (0,), (Output(1, 2048),), 1000),
+            Op("in place", (1, 0), (Output(2, 0, 0),), 1000, writes=(0,)),
+        ]
+    )
+    assert check_agreement(trace, 8192, "coop").stats.recorded_ops == recorded
+
+
+@pytest.mark.parametrize(("size", "settled"), [(2048, True), (1024, False)])
+def test_many_orphans_are_settled_if_what_was_made_is_not_larger_than_all(size: int, settled: bool) -> None:
+    trace = Trace(
+        [
+            *(Source(number, size) for number in range(4)),
+            Op("read", (0, 1, 2, 3), (Output(4, 6000),), 1000),
+            *(Release(number) for number in range(4)),
+            Op("next", (), (Output(5, 1024),), 1000),
+        ]
+    )
+    result = check_agreement(trace, 65536, "coop")
+    assert (result.stats.commits, result.stats.sources) == ((1, 6000) if settled else (0, 4 * size))
+
+
+def test_an_orphan_that_is_kept_at_first_is_looked_at_again() -> None:
+    trace = Trace(
+        [
+            Source(0, 1024),
+            Op("read", (0,), (Output(1, 2048),), 1000),
+            Op("read", (0,), (Output(2, 2048),), 1000),
+            Release(0),
+            Op("next", (), (Output(3, 1024),), 1000),
+            Release(1),
+            Op("next", (), (Output(4, 1024),), 1000),
+        ]
+    )
+    result = check_agreement(trace, 65536, "coop")
+    commits = [event for event in result.events if event.kind == "commit"]
+    assert [event.storage for event in commits] == [3]
+    assert commits[0].time > next(event.time for event in result.events if event.kind == "die" and event.storage == 2)
 
 
 def test_no_room_for_the_second_of_two_copies_on_write() -> None:

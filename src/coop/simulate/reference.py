@@ -22,9 +22,9 @@ An op (this file: around it; reference_engine.py: inside) goes like this.
     slides to its low edge. Again, until the hole is large enough. What waiting ops will read is named only when nothing
     else is left. A policy without an answer falls back on Coop's window, with moves if the switch `rescue` is on.
  5. It is recorded, if it can run again and is worth it: not of a plain backward pass, not too deep, at most one storage
-    written and that recomputable. Outputs that are tiny stay sources.
- 6. The clock advances by its cost. Sources let go since the last op are given up if what hangs on them is small and resident.
-    At most 16 records that lead nowhere are swept.
+    written and that recomputable, from no source that passes. Outputs that are tiny stay sources.
+ 6. The clock advances by its cost. Sources that nobody holds any more (reference_orphans.py) are given up if what hangs on
+    them is small and resident. At most 16 records that lead nowhere are swept.
 
 When the program lets go of a recomputable storage that ops have read, it is evicted at once, or stays until its room is
 needed (`keep_dead`, while something held is evicted).
@@ -85,6 +85,8 @@ class Home:
     step: int
     """The last one it belongs to."""
     references: int = 0
+    parameter: bool = False
+    """A source that stays, whatever the sources are called that it is in later steps."""
 
 
 @dataclass(eq=False)
@@ -230,7 +232,9 @@ class Step:
             self._name(source.tensor, home)
             return
         self.engine.side = LOW
-        self._name(source.tensor, self._bind(self._block(source.bytes), source.bytes))
+        home = self._bind(self._block(source.bytes), source.bytes)
+        home.parameter = source.kind == "parameter"
+        self._name(source.tensor, home)
 
     def _block(self, size: int) -> Block | None:
         return self.engine.allocate(size) if size else None
@@ -254,6 +258,7 @@ class Step:
     def _compute(self, op: Op) -> list[Home]:
         operands = self._storages(list(op.inputs))
         written = self._storages([op.inputs[index] for index in op.writes])
+        record = not (op.writes and self._reads_what_passes(op))  # as it is before what it writes to is settled
         try:
             for storage in written:
                 self.engine.before_overwrite(storage)
@@ -263,12 +268,18 @@ class Step:
                 self.engine.reconsider(storage)
             raise
         try:
-            return self._call(op, operands, written)
+            return self._call(op, operands, written, record)
         except ShortageError:
             self._overwritten(written)
             raise
         finally:
             self.engine.leave(operands)
+
+    def _reads_what_passes(self, op: Op) -> bool:
+        """A source that is no parameter, a gradient or a batch: an op in place on it would keep it for as long as what it
+        overwrites is recomputable."""
+        homes = [self._home(tensor) for at, tensor in enumerate(op.inputs) if at not in op.writes]
+        return any(home.storage and not home.storage.producer and not home.parameter for home in homes)
 
     def _worth_recording(self, op: Op, operands: list[Storage], written: list[Storage]) -> bool:
         """What can be run again, is not part of a plain backward pass, overwrites at most one storage, and that a
@@ -281,9 +292,9 @@ class Step:
             return False
         return not self.engine.too_deep(operands)
 
-    def _call(self, op: Op, operands: list[Storage], written: list[Storage]) -> list[Home]:
+    def _call(self, op: Op, operands: list[Storage], written: list[Storage], record: bool) -> list[Home]:
         engine, options = self.engine, self.options
-        record = self._worth_recording(op, operands, written)
+        record = record and self._worth_recording(op, operands, written)
         if not options.in_place:
             for storage in written:
                 if storage.producer:

@@ -10,6 +10,7 @@ from coop._C import Options
 from coop.budget import Event
 from coop.simulate.reference_arena import FREE, LOW, RAW, USED, Arena, Block, Classes
 from coop.simulate.reference_lineage import Lineage, Op, Storage
+from coop.simulate.reference_orphans import Orphans
 from coop.simulate.reference_policy import Run, Scene, cheapest_window, choose
 from coop.simulate.reference_walk import ShortageError, Walk
 from coop.trace.trace import Op as Instruction
@@ -55,8 +56,7 @@ class Engine:
         self.staleness = 0.0
         self.free_shares: list[float] = []
         """Free bytes over capacity, after each request that had to make room."""
-        self.let_go_sources: list[Storage] = []
-        """Since the last op."""
+        self.orphans = Orphans(self)
         self.copying: Storage | None = None
         """The old version that an op in place, running again, works on a copy of."""
 
@@ -126,9 +126,7 @@ class Engine:
         self.counts.ops += 1
         self.counts.op_seconds += cost
         self.now += cost
-        sources, self.let_go_sources = self.let_go_sources, []
-        for source in sources:
-            self._settle_if_cheap(source)
+        self.orphans.tend()
         self.lineage.sweep(PORTION)
 
     # --- storages ------------------------------------------------------------------------------------------------------
@@ -153,24 +151,16 @@ class Engine:
         pressed = any(other.held and other.evicted for other in self.lineage.storages)
         if not (self.options.keep_dead and pressed):
             self.evict_eagerly(storage)
-        if not storage.producer and storage.consumers and storage.block:
-            self.let_go_sources.append(storage)
+        self.orphans.adopt(storage)
         self.lineage.reconsider(storage)
-
-    def _settle_if_cheap(self, source: Storage) -> None:
-        """A source that nobody holds is kept only for what was made from it. Where all of that is resident and at most
-        twice as large, it is committed instead."""
-        dependents = self.lineage.held_dependents(source)
-        resident = not any(dependent.evicted for dependent in dependents)
-        if resident and sum(dependent.bytes for dependent in dependents) <= 2 * source.bytes:
-            for dependent in dependents:
-                self._commit(dependent)
 
     def reconsider(self, storage: Storage) -> None:
         storage.in_hand = False
+        self.orphans.adopt(storage)
         self.lineage.reconsider(storage)
 
     def _forget(self, storage: Storage) -> None:
+        self.orphans.remove(storage)
         if storage.block:
             self.note("free", storage, storage.block)
             self._release_block(storage)
@@ -199,10 +189,10 @@ class Engine:
         """Rule 5: whoever needs the old value of a source comes back and is committed."""
         if storage.producer:
             return
-        dependents = self.lineage.held_dependents(storage)
+        dependents, _ = self.lineage.held_dependents(storage)
         self._bring_back(dependents)
         for dependent in dependents:
-            self._commit(dependent)
+            self.commit(dependent)
 
     def split(self, storage: Storage) -> Storage:
         """It has been overwritten: the old version is evicted, and keeps the recipe and the consumers. The new one is a
@@ -225,7 +215,7 @@ class Engine:
         self._note_use()
         return old
 
-    def _commit(self, storage: Storage) -> None:
+    def commit(self, storage: Storage) -> None:
         if storage.producer:
             self.lineage.commit(storage)
             self._note_use()

@@ -49,9 +49,14 @@ class Storage:
         return any(storage.held for storage in evicted_descendants(self))
 
     @property
+    def needed(self) -> bool:
+        """Held, or missed."""
+        return self.held or self.missed
+
+    @property
     def spare(self) -> bool:
         """Nobody holds, wants or misses it: free for the taking."""
-        return not self.held and not self.wanted and not self.missed
+        return not self.wanted and not self.needed
 
     def evictable(self, wanted_too: bool = True) -> bool:
         can = self.producer and self.block and not self.pins and not self.locks
@@ -235,13 +240,16 @@ class Lineage:
 
     def projected_cost(self, storage: Storage) -> float:
         """What it takes to bring it back, and makes dearer to bring others back, if it left now: its own op, and what is
-        evicted around it. Sums are made in the order of the walks, so that they are the same to the last bit."""
+        evicted around it. With `needed_only`, what was made from it counts only if somebody needs it: else nobody will
+        ever run that op again. Sums are made in the order of the walks, so that they are the same to the last bit."""
         op = storage.producer
         assert op
         if self.model == "own":
             return op.cost
         if self.model == "exact":
             above, below = evicted_ancestors(op), evicted_descendants(storage)
+            if self.options.needed_only:
+                below = [child for child in below if child.needed]
             # The limit counts ops upwards and storages downwards.
             if len(above) + len(below) <= self.options.exact_limit:
                 around = 0.0
@@ -261,18 +269,22 @@ class Lineage:
 
     # --- who needs what ------------------------------------------------------------------------------------------------
 
-    def held_dependents(self, source: Storage) -> list[Storage]:
-        """Everything held, pinned or locked that is made from it through storages that are none of these."""
+    def held_dependents(self, source: Storage) -> tuple[list[Storage], int]:
+        """Everything held, pinned or locked that is made from it through storages that are none of these. And how much
+        looking that took: an op counts once for each storage it was reached from, dead ones too until they are swept."""
         met: list[Storage] = []
         found: list[Storage] = []
+        seen = 0
         stack = [source]
         while stack:
-            for child in children(stack.pop()):
+            storage = stack.pop()
+            seen += len(storage.consumers)
+            for child in children(storage):
                 if child in met:
                     continue
                 met.append(child)
                 (found if child.held or child.pins or child.locks else stack).append(child)
-        return found
+        return found, seen
 
     def missing(self, goals: Iterable[Storage]) -> list[Op]:
         """The ops that bring these back, in an order in which they can run."""
