@@ -6,11 +6,11 @@ coop        window over neighbours, cost per byte, two-ended placement by measur
 coop-paper  as published: sum of scores, best fit with a side inside the hole, union-find cost, eager eviction
 dtr         least (projected cost / size / staleness), exact neighbourhood; copy on write, best fit, eager eviction
 dtr-eq      the same with union-find components
-dte         DTR with the free neighbours' bytes counted in, and compaction where nothing else helps
+dte         DTR with the free neighbours' bytes counted in
 lru         least recently used
 
-All but the first are as published, so gradients are evicted and recomputed as anything else is, and nothing is moved (but
-by dte). `coop.budget("4GiB", "dtr", rescue=True, record_backward=False)` gives them what coop has.
+All but the first are as published, so gradients are evicted and recomputed as anything else is. Only compaction, where
+nothing else helps (`rescue`), is for all: without it none of the others could live in one arena with sources in it.
 """
 
 from typing import Any
@@ -24,7 +24,6 @@ _PUBLISHED: dict[str, Any] = {
     "needed_only": False,
     "record_backward": True,
     "move": False,
-    "rescue": False,
 }
 _SINGLE: dict[str, Any] = _PUBLISHED | {"partition": False, "in_place": False}
 
@@ -33,7 +32,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "coop-paper": _PUBLISHED | {"policy": PolicyKind.coop, "cost": CostModel.union_find, "per_byte": False},
     "dtr": _SINGLE | {"policy": PolicyKind.dtr},
     "dtr-eq": _SINGLE | {"policy": PolicyKind.dtr, "cost": CostModel.union_find},
-    "dte": _SINGLE | {"policy": PolicyKind.dte, "rescue": True},
+    "dte": _SINGLE | {"policy": PolicyKind.dte},
     "lru": _SINGLE | {"policy": PolicyKind.lru, "cost": CostModel.own},
 }
 
