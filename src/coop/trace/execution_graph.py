@@ -179,7 +179,7 @@ def _value(value: Any, shape: Any, strides: Any, dtypes: Iterator[str]) -> Any:
     if len(value) != 6 or not isinstance(value[5], str) or not isinstance(value[0], int):
         if not len(shape) == len(strides) == len(value):
             shape = strides = [[]] * len(value)
-        return [_value(each, *where, dtypes) for each, *where in zip(value, shape, strides, strict=True)]
+        return [_value(*each, dtypes=dtypes) for each in zip(value, shape, strides, strict=True)]
     dtype = next(dtypes, "")
     tensor, storage, offset, elements, itemsize, device = value
     if not storage or not elements:
