@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from steps import training
 from torch import nn
 from torch.profiler import ExecutionTraceObserver, ProfilerActivity, profile
 
-from coop import cli
+from coop import cli, models
 from coop.simulate import Player
 from coop.trace import Op, Release, Source, Trace, TraceError, execution, read, record
 from coop.trace.device import load
@@ -92,6 +93,14 @@ def test_it_has_the_ops_and_storages_of_a_recorded_step(both):
     assert peak_bytes(trace) == pytest.approx(peak_bytes(recorded), rel=0.03)
     assert trace.about["ops without a duration"] == 0 and trace.device == "measured"
     assert recorded.cost / 8 < trace.cost < recorded.cost * 8
+
+
+@pytest.mark.parametrize("name", ["unet", "bert-large", "bilstm"])
+def test_it_has_the_ops_and_storages_of_a_network(name, tmp_path):
+    step = training(models.get(name, small=True))
+    recorded, trace = record(step), execution.read(*profiled(step, tmp_path))
+    assert large(trace) == large(recorded) and computing(trace) == computing(recorded)
+    assert peak_bytes(trace) == pytest.approx(peak_bytes(recorded), rel=0.03)
 
 
 def test_it_tells_the_sources_by_their_use(both):

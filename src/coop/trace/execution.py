@@ -12,8 +12,8 @@ What the file does not say is decided so:
    does is a new storage, and what was there before has died. A storage that is read with more bytes than it was made
    with is a new one too, a source.
 2. A storage has as many bytes as its tensors reach.
-3. Frees are not written. What an op of the trace made is released after its last use. What was there before is held to
-   the end, unless its address is used again: then it is released after its last use.
+3. Frees are not written. What was there before the trace is held to its end, unless its address is used again. All else
+   is released after its last use.
 4. What was there before and is held to the end is still there in the following step.
 5. Only one device is looked at: the one with most bytes, but a CPU only if there is no other. Ops that read tensors of
    another device cannot be run again.
@@ -29,6 +29,7 @@ storages that come from elsewhere, if they have the address and at most the size
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ class _Life:
 
     @property
     def stays(self) -> bool:
-        return self.source and not self.replaced
+        return self.source and not self.late and not self.replaced
 
     @property
     def kind(self) -> str:
@@ -313,10 +314,11 @@ def _scratch(node: Node, own: set[int], device: str) -> int:
             if seen.storage in spans:
                 first, _, size = spans[seen.storage]
                 spans[seen.storage] = first, position, max(size, seen.extent)
-    return max(
-        (sum(size for first, last, size in spans.values() if first <= at <= last) for at, _, _ in spans.values()),
-        default=0,
-    )
+    changes = [0] * (len(below) + 1)
+    for first, last, size in spans.values():
+        changes[first] += size
+        changes[last + 1] -= size
+    return max(accumulate(changes))
 
 
 def _of_one_run(nodes: list[Node], durations: kineto.Durations, path: str | Path, other: str | Path) -> None:

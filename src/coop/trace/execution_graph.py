@@ -135,7 +135,7 @@ def _is_op(node: Node) -> bool:
 
 def _is_composite(name: str) -> bool:
     has = torch._C._dispatch_has_kernel_for_dispatch_key
-    return torch._C._dispatch_has_kernel(name) and bool(has(name, "CompositeImplicitAutograd"))  # type: ignore[no-untyped-call, unused-ignore]
+    return torch._C._dispatch_has_kernel(name) and bool(has(name, "CompositeImplicitAutograd"))
 
 
 def _node(content: dict[str, Any]) -> Node:
