@@ -61,7 +61,7 @@ def simulate(
     as_json: bool,
     **switched: bool | None,
 ) -> Work:
-    """Play the step recorded in FILE (a trace, or an operator log of DTR) inside a budget.
+    """Play the step recorded in FILE (a trace, an operator log of DTR, or an execution trace of PyTorch) inside a budget.
 
     The status is ok, out_of_memory or thrash; the exit code is 0 for all three. Wrong input, and a budget below what the
     sources and the largest op need, end with exit code 2.

@@ -1,7 +1,8 @@
-"""`coop trace`: the trace of one step, of a network by shapes alone or of a script that runs.
+"""`coop trace`: the trace of one step, of a network by shapes alone, of a script that runs, or of what PyTorch has recorded.
 
     coop trace bert-large --batch 16 --device a100 -o bert.trace
     coop trace train.py --step 3 -o step.trace -- --the --script's --own
+    coop trace et.json --kineto kineto.json -o step.trace
 
 A script is stopped when its step is recorded: a trace is wanted in a minute, and scripts train for hours. It ends as
 with `sys.exit()`, so that what it has to tidy up is tidied up. With `--go-on` it runs to its end.
@@ -17,6 +18,7 @@ from rich.table import Table
 
 from coop import models
 from coop.commands import Work, refuse
+from coop.commands.refusing import refusing
 from coop.sizes import format_bytes
 from coop.trace import Source, Trace, write
 from coop.trace.device import Device, known, load
@@ -26,18 +28,39 @@ from coop.trace.peak import peak_bytes
 @click.command()
 @click.option("-o", "--output", "file", required=True, metavar="FILE", help="Where to write the trace.")
 @click.option("--batch", type=click.IntRange(min=1), metavar="N", help="Examples in a batch of a network.")
-@click.option("--device", metavar="NAME", help=f"A network's costs: {', '.join(known())}, or a .toml file. [a100]")
+@click.option("--device", metavar="NAME", help=f"Modelled costs: {', '.join(known())}, or a .toml file. [a100]")
+@click.option("--kineto", metavar="FILE", help="Measured costs of an execution trace: a kineto trace of the same run.")
 @click.option("--step", type=click.IntRange(min=1), metavar="N", help="Which step of a script. [3]")
 @click.option("--go-on", is_flag=True, help="Let the script run to its end.")
 @click.argument("target")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def trace(
-    file: str, batch: int | None, device: str | None, step: int | None, go_on: bool, target: str, args: tuple[str, ...]
+    file: str,
+    batch: int | None,
+    device: str | None,
+    kineto: str | None,
+    step: int | None,
+    go_on: bool,
+    target: str,
+    args: tuple[str, ...],
 ) -> Work:
-    """Record one step of TARGET: a network of the paper, by name, or a script with its own ARGS (after --)."""
+    """Record one step of TARGET: a network of the paper, by name, or a script with its own ARGS (after --).
+
+    An execution trace of PyTorch (.json, .json.gz) is recorded already, and turned into a trace.
+    """
     path = Path(file)
     if not path.parent.is_dir():
         raise click.UsageError(f"there is no folder {str(path.parent)!r} to write the trace to")
+    if target.endswith((".json", ".json.gz")):
+        if batch is not None or step is not None or go_on or args:
+            raise click.UsageError(
+                "--batch, --step, --go-on and arguments are not for an execution trace: it is recorded"
+            )
+        if kineto is not None and device is not None:
+            raise click.UsageError("costs are measured (--kineto) or modelled (--device), not both")
+        return lambda: _trace_execution(target, kineto, device, path)
+    if kineto is not None:
+        raise click.UsageError(f"--kineto is for execution traces (.json, .json.gz), and {target!r} is none")
     if target in models.NAMES:
         if step is not None or go_on or args:
             raise click.UsageError("--step, --go-on and arguments are for scripts; a network has one step")
@@ -69,6 +92,14 @@ def _trace_network(name: str, batch: int | None, device: Device, path: Path) -> 
             found = shape_trace(models.get(name), batch, device, status.update)
         except (ValueError, RuntimeError) as error:
             refuse(f"cannot trace {name} with a batch of {batch or 'the usual size'}: {str(error).splitlines()[0]}")
+    _keep(found, path)
+
+
+def _trace_execution(recorded: str, kineto: str | None, device: str | None, path: Path) -> None:
+    from coop.trace import execution
+
+    with refusing(ValueError):
+        found = execution.read(recorded, kineto, None if device is None else load(device))
     _keep(found, path)
 
 

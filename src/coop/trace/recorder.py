@@ -36,7 +36,7 @@ Cost = Callable[[Any, tuple[Any, ...], dict[str, Any], Any, bool, int], int]
 _SHAPE_ONLY = {"empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like"} | {
     "new_empty", "new_zeros", "new_ones", "new_full", "new_empty_strided",
 }  # fmt: skip
-_STATISTICS = ("running_mean", "running_var")
+STATISTICS = ("running_mean", "running_var")
 _BATCH_NORMS = {"native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update"} | {
     "cudnn_batch_norm", "miopen_batch_norm",
 }  # fmt: skip
@@ -47,19 +47,18 @@ def measured(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     return 0 if view else nanoseconds
 
 
-class _Schema:
+class Schema:
     """What the schema says of an op, and what it keeps to itself."""
 
-    def __init__(self, op: Any) -> None:
-        schema = op._schema
+    def __init__(self, schema: Any) -> None:
         self.name = schema.name + (f".{schema.overload_name}" if schema.overload_name else "")
-        base = op.overloadpacket.__name__
-        self.ignored = op.namespace in ("prim", "profiler")
-        self.replayable = op.namespace == "aten"  # a custom op may do anything
+        namespace, _, base = schema.name.partition("::")
+        self.ignored = namespace in ("prim", "profiler")
+        self.replayable = namespace == "aten"  # a custom op may do anything
         self.shape_only = self.replayable and base in _SHAPE_ONLY
         self.names = [argument.name for argument in schema.arguments]
         self.written = {a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write}
-        self.batch_norm = self.replayable and base in _BATCH_NORMS and _STATISTICS[0] in self.names
+        self.batch_norm = self.replayable and base in _BATCH_NORMS and STATISTICS[0] in self.names
         self.training = next((name for name in ("training", "train") if name in self.names), None)
 
 
@@ -139,7 +138,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Sources that were there at the beginning, by address."""
         self.existing = Existing()
         self._cost = cost
-        self._schemas: dict[Any, _Schema] = {}
+        self._schemas: dict[Any, Schema] = {}
         self._next = 0
         self._updates = updates
 
@@ -163,12 +162,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         nanoseconds = time.perf_counter_ns() - begin
         schema = self._schemas.get(op)
         if schema is None:
-            schema = self._schemas[op] = _Schema(op)
+            schema = self._schemas[op] = Schema(op._schema)
         if not schema.ignored:
             self._write_down(op, schema, args, kwargs, result, nanoseconds)
         return result
 
-    def _write_down(self, op: Any, schema: _Schema, args: Any, kwargs: Any, result: Any, nanoseconds: int) -> None:
+    def _write_down(self, op: Any, schema: Schema, args: Any, kwargs: Any, result: Any, nanoseconds: int) -> None:
         call, number = _Call(), len(self.ops)
         updates = schema.batch_norm and (schema.training is None or self._trains(schema, args, kwargs))
         statistics: list[Tensor] = []
@@ -178,7 +177,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 call.given.add(id(tensor))
                 if schema.shape_only:
                     continue
-                if updates and name in _STATISTICS:
+                if updates and name in STATISTICS:
                     statistics.append(tensor)
                 elif (read := self._read(call, tensor)) is not None and name in schema.written:
                     written.append((tensor, read))
@@ -310,7 +309,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return "optimizer" if self._updates.running else "forward"
 
     @staticmethod
-    def _trains(schema: _Schema, args: Any, kwargs: Any) -> bool:
+    def _trains(schema: Schema, args: Any, kwargs: Any) -> bool:
         """Whether a batch norm trains."""
         position = schema.names.index(schema.training or "")
         return bool(args[position] if position < len(args) else kwargs.get(schema.training))
