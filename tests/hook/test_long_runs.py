@@ -8,6 +8,8 @@ from torch import nn
 import coop
 from same import assert_same
 
+pytestmark = pytest.mark.slow
+
 OPTIMIZERS = {
     "adam": lambda p: torch.optim.Adam(p, 1e-3),
     "momentum": lambda p: torch.optim.SGD(p, 0.01, momentum=0.9),

@@ -8,6 +8,8 @@ from torch.nn import functional as F
 from networks import train
 from same import same_in_budget, trained
 
+pytestmark = pytest.mark.slow
+
 transformers = pytest.importorskip("transformers")
 
 

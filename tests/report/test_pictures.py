@@ -17,6 +17,8 @@ from coop.simulate import Player
 from coop.trace import write
 from step_traces import convolutions, transformer
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 
 

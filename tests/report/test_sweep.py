@@ -18,6 +18,8 @@ from coop.simulate import Player
 from coop.trace import write
 from step_traces import convolutions, transformer
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def traces(tmp_path):

@@ -16,6 +16,8 @@ from coop.trace import Hold, Op, Output, Release, Source, Trace
 from coop.trace.dtr_log import end_order
 from random_traces import build, traces
 
+pytestmark = pytest.mark.slow
+
 SHARES = (0.8, 0.6, 0.4)
 on_random_traces = settings(
     derandomize=True, database=None, deadline=None, max_examples=80, suppress_health_check=list(HealthCheck)

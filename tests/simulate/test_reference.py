@@ -13,6 +13,8 @@ from coop.simulate import Player, Simulation, reference
 from coop.trace.trace import Op, Output, Release, Source, Trace
 from random_steps import random_trace, shrink
 
+pytestmark = pytest.mark.slow
+
 NOT_COMPARED = {"exact_costs", "union_find_costs", "search_seconds", "move_seconds"}
 """How often costs were found anew instead of cached, and times on the wall clock."""
 

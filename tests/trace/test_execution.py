@@ -21,6 +21,8 @@ from coop.trace.formats import read_any
 from coop.trace.peak import peak_bytes
 from coop.trace.trace import FRESH, storages_of
 
+pytestmark = pytest.mark.slow
+
 GPU = Path(__file__).parent / "data" / "gpu_et.json"
 GPU_KINETO = GPU.with_name("gpu_kineto.json")
 

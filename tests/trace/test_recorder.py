@@ -16,6 +16,8 @@ from coop.trace.peak import peak_bytes
 from coop.trace.shapes import shape_trace
 from coop.trace.trace import FRESH
 
+pytestmark = pytest.mark.slow
+
 
 # Not swin-t: real and fake layer norm give gradients of other strides, and one copies where the other need not.
 @pytest.mark.parametrize("name", ["unet", "bert-large", "spos"])

@@ -9,6 +9,8 @@ from coop import cli
 from coop.trace import Source, read
 from coop.trace.peak import peak_bytes
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = """
 import sys
 import torch
