@@ -18,6 +18,8 @@ import atexit, json, multiprocessing, os, pickle, sys, threading
 import helper
 import torch
 
+pytestmark = pytest.mark.slow  # each starts Python and PyTorch anew
+
 class Point:
     def __init__(self, x): self.x = x
 
