@@ -10,6 +10,8 @@ import pytest
 
 from coop import _C, cli
 
+pytestmark = pytest.mark.slow  # each starts Python and PyTorch anew
+
 REPORT = re.compile(r"^ *coop *\n╭─.*\Z", re.DOTALL | re.MULTILINE)
 
 # Shows all that a script can see of the way it was started.
@@ -17,8 +19,6 @@ SCRIPT_SEES = """
 import atexit, json, multiprocessing, os, pickle, sys, threading
 import helper
 import torch
-
-pytestmark = pytest.mark.slow  # each starts Python and PyTorch anew
 
 class Point:
     def __init__(self, x): self.x = x
