@@ -7,20 +7,16 @@ No figure in that page is written by hand.
 
 import argparse
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+
+from coop.report.page import table
 
 TITLES = {"bert": "BERT", "gpt2": "GPT-2", "resnet50": "ResNet-50", "swin-t": "Swin-T", "bilstm": "BiLSTM"}
 ADAM = {"adam": "Adam", "fused": "fused Adam"}
 HALF = {"bert": 1.10, "gpt2": 1.10, "swin-t": 1.10, "resnet50": 1.15}  # time / eager asked at half of the activations
 Rows = list[dict[str, Any]]
-
-
-def table(columns: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    out = ["| " + " | ".join(columns) + " |", "|---" + "|---:" * (len(columns) - 1) + "|"]
-    out += ["| " + " | ".join(line) + " |" for line in lines]
-    return "\n".join(out) + "\n"
 
 
 def show(value: float | None, form: str = ".2f") -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from coop import models
 from coop.report import page
 from coop.report.points import parse_ratios
 from coop.report.results import Results
@@ -32,10 +33,9 @@ THRASH = 1.0  # the overhead that a point counts with if it does not run
 def collect(folder: Path) -> dict[str, Any]:
     """All that the page needs, out of a comparison."""
     traces = {path.stem: path for path in (folder / "traces" / "a100").glob("*.trace")}
-    order = ("resnet50", "inception-v3", "unet", "bert-large", "swin-t", "bilstm", "spos", "gpt-2.7b")
     ablated = [variant.label for variant in ablation_of(Variant("coop"))]
     results = Results(
-        Sweep({name: traces[name] for name in order}, folder),
+        Sweep({name: traces[name] for name in models.NAMES}, folder),
         POLICIES,
         parse_ratios("0.3:1.0:0.1"),
         0.02,
@@ -59,7 +59,7 @@ def collect(folder: Path) -> dict[str, Any]:
     ]
     lowest = {network: {policy: results.lowest(network, policy) for policy in POLICIES} for network in results.networks}
     tables = {
-        "Overhead against memory ratio": page._how_to_read(results) + "\n" + page.overhead(results),
+        "Overhead against memory ratio": page.how_to_read(results) + "\n" + page.overhead(results),
         "coop against the others": page.against(results),
         "Fragmentation": page.fragmentation(results),
         "Ablation": page.ablation(results),

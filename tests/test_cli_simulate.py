@@ -106,7 +106,7 @@ def test_switches_reach_the_engine(step, capsys):
 def test_a_run_that_does_not_fit_is_an_answer(tmp_path, capsys):
     write(convolutions(48), tmp_path / "tower.trace")
     player = Player(convolutions(48))
-    found = figures(capsys, tmp_path / "tower.trace", "--budget", player.floor()[0])
+    found = figures(capsys, tmp_path / "tower.trace", "--budget", player.floor().bytes)
     assert found["status"] in ("thrash", "out_of_memory")
     assert found["failed"]["op"]
     found = figures(capsys, tmp_path / "tower.trace", "--budget", "50%", "--limit", "1.1")

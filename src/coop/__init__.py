@@ -7,7 +7,8 @@
     print(memory.stats())
 
 `budget` opens a scope in which every tensor byte lies in one arena of the size you name. `measure` opens one without
-a limit and tells what the same program needs. `record` gives a trace of one step. `OutOfBudget` is raised when even eviction cannot make room.
+a limit and tells what the same program needs. `record` gives a trace of one step. `OutOfBudget` is raised when even
+eviction cannot make room.
 """
 
 from coop._version import __version__, check_torch

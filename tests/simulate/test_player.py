@@ -6,8 +6,8 @@ import pytest
 
 from coop import POLICIES
 from coop.simulate import Player
-from coop.trace import Hold, Op, Output, Release, Source, Trace
-from coop.trace.trace import storages_of
+from coop.trace import Op, Output, Release, Source, Trace
+from coop.trace.peak import peak_bytes
 
 
 class Writer:
@@ -88,39 +88,11 @@ def training(seed, layers=12, width=64 * 1024):
     return w.trace()
 
 
-def byte_peak(trace, alignment=64):
-    """What the step needs, by counting."""
-    storage, sizes = storages_of(trace.instructions)
-    references, used, peak = [0] * len(sizes), 0, 0
-
-    def rounded(size):
-        return -(-size // alignment) * alignment if size else 0
-
-    def birth(tensor):
-        references[storage[tensor]] += 1
-        return rounded(sizes[storage[tensor]]) if references[storage[tensor]] == 1 else 0
-
-    for instruction in trace.instructions:
-        if isinstance(instruction, Source):
-            used += birth(instruction.tensor)
-        elif isinstance(instruction, Op):
-            used += sum(birth(output.tensor) for output in instruction.outputs)
-            peak = max(peak, used + rounded(instruction.scratch))
-        elif isinstance(instruction, Hold):
-            references[storage[instruction.tensor]] += 1
-        else:
-            references[storage[instruction.tensor]] -= 1
-            if not references[storage[instruction.tensor]]:
-                used -= rounded(sizes[storage[instruction.tensor]])
-        peak = max(peak, used)
-    return peak
-
-
 @pytest.mark.parametrize("seed", range(10))
 def test_without_pressure_the_figures_are_those_of_the_trace(seed):
     trace = training(seed)
     player = Player(trace)
-    assert player.peak == byte_peak(trace)
+    assert player.peak == peak_bytes(trace, 64)
     assert player.op_seconds == pytest.approx(trace.cost * 1e-9)
     result = player.play(4 * player.peak, checks=2)
     assert (result.status, result.overhead, result.stats.evictions) == ("ok", 1.0, 0)

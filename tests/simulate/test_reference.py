@@ -74,7 +74,7 @@ def some_budget(rng: random.Random, trace: Trace, alignment: int) -> int:
     """Mostly between the floor and the peak, sometimes below."""
     player = Player(trace, alignment)
     share = rng.choice([rng.uniform(0, 1), rng.uniform(0, 0.5), rng.uniform(-0.4, 0)])
-    low, high = 0.95 * player.floor()[0], 1.05 * player.peak
+    low, high = 0.95 * player.floor().bytes, 1.05 * player.peak
     return max(int(low + (high - low) * share), alignment)
 
 

@@ -115,7 +115,7 @@ def test_it_tells_the_sources_by_their_use(both):
 def test_it_can_be_played(both):
     _, et, kineto = both
     player = Player(execution.read(et, kineto))
-    assert player.floor()[0] < 0.6 * player.peak
+    assert player.floor().bytes < 0.6 * player.peak
     for steps in (1, 3):
         result = player.play(0.6, steps=steps, limit=20.0, checks=2)
         assert result.status == "ok" and result.stats.evictions > 0 and result.stats.peak <= result.budget

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from coop.commands import Work
+from coop.commands import Work, options
 from coop.commands.refusing import refusing
 from coop.report.canvas import NoPictures, matplotlib
 from coop.report.networks import trace_of, traces_of
@@ -24,7 +24,6 @@ from coop.report.points import Point, parse_ratios
 from coop.report.results import Cell, Results
 from coop.report.sweep import Sweep, SweepError
 from coop.report.variants import Variant, ablation_of
-from coop.simulate.player import THRASH
 
 INTERRUPTED = 130
 
@@ -61,14 +60,8 @@ INTERRUPTED = 130
 @click.option(
     "--jobs", default=os.cpu_count() or 1, show_default="one for each core", type=click.IntRange(1), help="Processes."
 )
-@click.option("--steps", default=1, show_default=True, type=click.IntRange(1), help="Consecutive steps to play.")
-@click.option(
-    "--limit",
-    default=THRASH,
-    show_default=True,
-    type=click.FloatRange(1.0, min_open=True),
-    help="Overhead that counts as thrashing.",
-)
+@options.steps
+@options.limit
 @click.option("--pictures/--no-pictures", default=True, help="Without them, matplotlib is not needed.")
 def compare(
     models: str,

@@ -5,21 +5,20 @@ from pathlib import Path
 import click
 
 from coop.budget import Stats
-from coop.commands import Work
+from coop.commands import Work, options
 from coop.commands.refusing import refusing
-from coop.commands.simulate import BUDGET_HELP
 from coop.report.canvas import FORMATS, NoPictures, matplotlib
 from coop.report.memory_map import Panel, draw_panels, writable
 from coop.report.variants import Variant
 from coop.simulate.checked import above_the_floor, player_of
-from coop.simulate.player import THRASH, Simulation
+from coop.simulate.player import Simulation
 from coop.sizes import parse_budget
 from coop.trace.formats import read_any
 
 
 @click.command("memory-map")
 @click.argument("file")
-@click.option("--budget", "size", required=True, metavar="SIZE", help=BUDGET_HELP)
+@options.budget
 @click.option(
     "--policy",
     "policies",
@@ -41,14 +40,8 @@ from coop.trace.formats import read_any
     type=click.Choice(["time", "events"]),
     help="Time to the right, or each change of the arena.",
 )
-@click.option("--steps", default=1, show_default=True, type=click.IntRange(1), help="Consecutive steps to play.")
-@click.option(
-    "--limit",
-    default=THRASH,
-    show_default=True,
-    type=click.FloatRange(1.0, min_open=True),
-    help="Overhead that counts as thrashing.",
-)
+@options.steps
+@options.limit
 def memory_map(file: str, size: str, policies: str, output: Path, by: str, steps: int, limit: float) -> Work:
     """Draw the arena over time while the step in FILE is played inside a budget.
 
@@ -69,7 +62,7 @@ def memory_map(file: str, size: str, policies: str, output: Path, by: str, steps
             panels = []
             for variant in variants:
                 switches = dict(variant.switches)
-                count = above_the_floor(player, budget, variant.policy, switches)
+                count = above_the_floor(player, budget, player.floor(variant.policy, **switches))
                 run = player.play(count, variant.policy, steps=steps, limit=limit, events=True, **switches)
                 panels.append(Panel(_title(variant.label, run), run.events))
             for written in draw_panels(panels, count, output, by):

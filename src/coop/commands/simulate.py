@@ -14,18 +14,15 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from coop.commands import Work
+from coop.commands import Work, options
 from coop.commands.refusing import refusing
 from coop.policies import POLICIES
 from coop.report.variants import SWITCHES, Variant
 from coop.simulate import ideal as ideal_simulator
 from coop.simulate.checked import above_the_floor, exactly, player_of
-from coop.simulate.player import THRASH
 from coop.sizes import parse_budget
 from coop.trace.formats import read_any
 from coop.trace.trace import Op, Trace
-
-BUDGET_HELP = "Bytes (600MiB, 4GB), or a share of the step's own peak (50%, 0.5)."
 
 
 def switches(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -38,16 +35,10 @@ def switches(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command()
 @click.argument("file")
-@click.option("--budget", "size", required=True, metavar="SIZE", help=BUDGET_HELP)
+@options.budget
 @click.option("--policy", default="coop", show_default=True, metavar="NAME", help=f"{', '.join(POLICIES)}.")
-@click.option("--steps", default=1, show_default=True, type=click.IntRange(1), help="Consecutive steps to play.")
-@click.option(
-    "--limit",
-    default=THRASH,
-    show_default=True,
-    type=click.FloatRange(1.0, min_open=True),
-    help="Overhead from which on a run counts as thrashing and is given up.",
-)
+@options.steps
+@options.limit
 @click.option("--ideal", is_flag=True, help="A byte counter without addresses, as DTR's own simulator counts.")
 @click.option("--json", "as_json", is_flag=True, help="The figures as one JSON object.")
 @switches
@@ -91,9 +82,10 @@ def simulate(
 def _on_the_engine(trace: Trace, budget: int | float, variant: Variant, *, steps: int, limit: float) -> dict[str, Any]:
     player = player_of(trace)
     switches = dict(variant.switches)
-    count = above_the_floor(player, budget, variant.policy, switches)
+    floor = player.floor(variant.policy, **switches)
+    count = above_the_floor(player, budget, floor)
     result = player.play(count, variant.policy, steps=steps, limit=limit, **switches)
-    figures = result.to_json() | {"unlimited_peak": player.peak, "floor": player.floor(variant.policy, **switches)[0]}
+    figures = result.to_json() | {"unlimited_peak": player.peak, "floor": floor.bytes}
     if result.failed is not None:
         failed = trace.instructions[result.failed]
         figures["failed"] = {

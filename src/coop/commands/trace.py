@@ -20,9 +20,11 @@ from coop import models
 from coop.commands import Work, refuse
 from coop.commands.refusing import refusing
 from coop.sizes import format_bytes
-from coop.trace import Source, Trace, write
+from coop.trace import Source, Trace, execution, write
 from coop.trace.device import Device, known, load
 from coop.trace.peak import peak_bytes
+from coop.trace.script import ScriptRecorder
+from coop.trace.shapes import shape_trace
 
 
 @click.command()
@@ -85,8 +87,6 @@ def trace(
 
 
 def _trace_network(name: str, batch: int | None, device: Device, path: Path) -> None:
-    from coop.trace.shapes import shape_trace  # fake tensors take a second to import
-
     with Console(stderr=True).status(name) as status:
         try:
             found = shape_trace(models.get(name), batch, device, status.update)
@@ -96,16 +96,12 @@ def _trace_network(name: str, batch: int | None, device: Device, path: Path) -> 
 
 
 def _trace_execution(recorded: str, kineto: str | None, device: str | None, path: Path) -> None:
-    from coop.trace import execution
-
     with refusing(ValueError):
         found = execution.read(recorded, kineto, None if device is None else load(device))
     _keep(found, path)
 
 
 def _trace_script(script: str, source: bytes, args: list[str], step: int, go_on: bool, path: Path) -> None:
-    from coop.trace.script import ScriptRecorder
-
     def recorded(found: Trace) -> None:
         _keep(found, path)
         if not go_on:

@@ -16,7 +16,7 @@ def page(results: Results, pictures: dict[str, str], settings: str) -> str:
             parts.append(f"![{title}]({pictures[picture]}.svg)\n")
         parts.extend(texts)
 
-    section("Overhead against memory ratio", "overhead", _how_to_read(results), overhead(results))
+    section("Overhead against memory ratio", "overhead", how_to_read(results), overhead(results))
     if len(results.variants) > 1:
         section(f"{results.variants[0]} against the others", "", against(results))
     section("Fragmentation", "fragmentation", fragmentation(results))
@@ -41,7 +41,7 @@ def points(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:+.1f}"
 
 
-def _how_to_read(results: Results) -> str:
+def how_to_read(results: Results) -> str:
     if not results.distance:
         return "Time in ops, recomputation included, over time in ops without a limit, less 1. -: does not run.\n"
     return (

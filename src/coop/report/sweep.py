@@ -107,7 +107,7 @@ class Sweep:
         player = _player(self.traces[point.network])
         started = time.perf_counter()
         variant = Variant.parse(point.variant)
-        floor, _ = player.floor(variant.policy, **dict(variant.switches))
+        floor = player.floor(variant.policy, **dict(variant.switches)).bytes
         if point.ratio is None:
             figures = lowest(lambda ratio: self._simulate(player, variant, ratio), floor / max(player.peak, 1))
         else:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from coop.simulate.player import Player
+from coop.simulate.player import Floor, Player
 from coop.sizes import format_bytes
 from coop.trace.trace import Op, Source, Trace, TraceError
 
@@ -27,17 +27,16 @@ def player_of(trace: Trace) -> Player:
     return player
 
 
-def above_the_floor(player: Player, budget: int | float, policy: str, switches: dict[str, Any]) -> int:
+def above_the_floor(player: Player, budget: int | float, floor: Floor) -> int:
     """The budget in bytes. Raises ValueError if not even the largest op fits in beside the sources."""
     count = int(budget * player.peak) if isinstance(budget, float) else budget
-    floor, number = player.floor(policy, **switches)
-    if count >= floor:
+    if count >= floor.bytes:
         return count
-    setter = player.trace.instructions[number]
+    setter = player.trace.instructions[floor.setter]
     what = f"op {setter.name!r}" if isinstance(setter, Op) else "a source" if isinstance(setter, Source) else "the step"
-    share = -(-1000 * floor // player.peak) / 1000  # rounded up
+    share = -(-1000 * floor.bytes // player.peak) / 1000  # rounded up
     raise ValueError(
-        f"a budget of {exactly(count)} is below the floor: {what} (instruction {number}) needs {exactly(floor)}, its "
+        f"a budget of {exactly(count)} is below the floor: {what} (instruction {floor.setter}) needs {exactly(floor.bytes)}, its "
         f"own operands and everything that cannot be recomputed; the step's peak is {format_bytes(player.peak)}. "
         f"Tip: a share of {share:.1%} or more can serve."
     )

@@ -4,7 +4,7 @@ The engine is the one that trains; only the kernels are missing. csrc/player.h i
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 from coop import _C
 from coop.budget import Event, Stats
@@ -49,6 +49,14 @@ class Simulation:
         }
 
 
+class Floor(NamedTuple):
+    """The most that sources and a single op need at once. No budget below it can serve."""
+
+    bytes: int
+    setter: int
+    """The number of the instruction that needs it."""
+
+
 class Player:
     """A trace, made ready to be played over and over."""
 
@@ -78,20 +86,16 @@ class Player:
                     self._program.hold(instruction.tensor)
                 case Release():
                     self._program.release(instruction.tensor)
-        enough = 2 * sum(size + alignment for i in trace.instructions for size in _sizes(i)) + alignment
-        self._enough = enough
+        self._enough = 2 * sum(size + alignment for i in trace.instructions for size in _sizes(i)) + alignment
         stats = self._unlimited("coop")["stats"]
         self.peak: int = stats["peak"]
         """What the step needs when nothing is evicted."""
         self.op_seconds: float = stats["op_seconds"]
 
-    def floor(self, policy: str = "coop", **switches: Any) -> tuple[int, int]:
-        """The most that sources and a single op need at once, and the number of the instruction that needs it.
-
-        No budget below it can serve. What is a source depends on the policy: whether gradients can be recomputed.
-        """
+    def floor(self, policy: str = "coop", **switches: Any) -> Floor:
+        """What is a source depends on the policy: whether gradients can be recomputed."""
         unlimited = self._unlimited(policy, **switches)
-        return unlimited["stats"]["floor"], unlimited["floor_setter"]
+        return Floor(unlimited["stats"]["floor"], unlimited["floor_setter"])
 
     def _unlimited(self, policy: str, **switches: Any) -> dict[str, Any]:
         options = options_for(policy, self._enough, 0, {"alignment": self.alignment} | switches | {"keep_dead": False})

@@ -5,7 +5,7 @@ import re
 import zlib
 from pathlib import Path
 
-from coop.trace import dtr_log
+from coop.trace import dtr_log, execution
 from coop.trace.file import read
 from coop.trace.trace import Trace, TraceError
 
@@ -19,8 +19,6 @@ def read_any(path: str | Path) -> Trace:
         compressed = file.read(len(_GZIP)) == _GZIP
     start = _start(path)
     if _EXECUTION_TRACE.match(start):
-        from coop.trace import execution  # it knows the recorder, which the other formats do without
-
         return execution.read(path)
     if not compressed and not start:
         raise TraceError(f"{path} is empty")

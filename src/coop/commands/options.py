@@ -1,0 +1,21 @@
+"""Options that several commands have."""
+
+import click
+
+from coop.simulate.player import THRASH
+
+budget = click.option(
+    "--budget",
+    "size",
+    required=True,
+    metavar="SIZE",
+    help="Bytes (600MiB, 4GB), or a share of the step's own peak (50%, 0.5).",
+)
+steps = click.option("--steps", default=1, show_default=True, type=click.IntRange(1), help="Consecutive steps to play.")
+limit = click.option(
+    "--limit",
+    default=THRASH,
+    show_default=True,
+    type=click.FloatRange(1.0, min_open=True),
+    help="Overhead from which on a run counts as thrashing and is given up.",
+)
