@@ -97,7 +97,8 @@ void Engine::ran(Seconds cost) {
   ++counts_.ops;
   counts_.op_seconds += cost;
   now_ += cost;
-  if (!orphans_.empty()) tend_orphans();
+  // Only between ops: any thread may let go, and what the running op reads or overwrites must not change under its hands.
+  if (!orphans_.empty()) orphans_.tend([this](Storage& source) { return settle_if_cheap(source); });
   lineage_.sweep(kPortion);
 }
 
@@ -149,7 +150,7 @@ void Engine::let_go(Storage& storage) {
     const bool keep = options_.keep_dead && !held_evicted_.empty();
     if (!keep) evict_eagerly(storage);
   }
-  if (storage.source() && storage.uses && storage.block) adopt_orphan(storage);
+  if (storage.source() && storage.uses && storage.block) orphans_.add(storage);
   lineage_.reconsider(storage);
   check_at_event();
 }
@@ -167,58 +168,22 @@ std::size_t Engine::settle_if_cheap(Storage& source) {
     if (dependent->evicted()) return seen;
     bytes += dependent->bytes;
   }
-  const bool many = orphan_bytes_ > in_use() / kGoodPart;
-  if (bytes > 2 * source.bytes && !(many && bytes <= orphan_bytes_)) return seen;
+  const bool many = orphans_.bytes() > in_use() / kGoodPart;
+  if (bytes > 2 * source.bytes && !(many && bytes <= orphans_.bytes())) return seen;
   for (Storage* dependent : dependents) commit_resident(*dependent);
   return seen;
-}
-
-void Engine::adopt_orphan(Storage& source) {
-  if (source.orphan) return;
-  orphans_.push_back(&source);
-  source.orphan = static_cast<std::uint32_t>(orphans_.size());
-  orphan_bytes_ += source.bytes;
-  ++young_orphans_;
-}
-
-// The last one takes its place.
-void Engine::remove_orphan(Storage& source) {
-  if (!source.orphan) return;
-  Storage* last = orphans_.back();
-  orphans_[source.orphan - 1] = last;
-  last->orphan = std::exchange(source.orphan, 0);
-  if (last == &source) last->orphan = 0;
-  orphans_.pop_back();
-  orphan_bytes_ -= source.bytes;
-  young_orphans_ = std::min(young_orphans_, orphans_.size());
-}
-
-// Only between ops: any thread may let go, and what the running op reads or overwrites must not change under its hands.
-// Young ones are looked at once, the others in turn: a few ops' worth of looking with each op that runs.
-void Engine::tend_orphans() {
-  constexpr std::size_t kPerOp = 4, kMost = 4096;
-  for (; young_orphans_; --young_orphans_) settle_if_cheap(*orphans_[orphans_.size() - young_orphans_]);
-  orphan_credit_ = std::min(orphan_credit_ + kPerOp, kMost);
-  for (std::size_t i = 0; i < orphans_.size(); ++i) {
-    const std::size_t seen = settle_if_cheap(*orphans_[next_orphan_++ % orphans_.size()]);
-    if (seen >= orphan_credit_) {
-      orphan_credit_ = 0;
-      break;
-    }
-    orphan_credit_ -= seen;
-  }
 }
 
 void Engine::reconsider(Storage& storage) {
   const Lock lock(mutex_);
   storage.in_hand = false;
-  if (storage.source() && !storage.held && storage.uses && storage.block) adopt_orphan(storage);
+  if (storage.source() && !storage.held && storage.uses && storage.block) orphans_.add(storage);
   lineage_.reconsider(storage);
 }
 
 // Called by the lineage when the last reference to a storage is gone.
 void Engine::forget(Storage& storage) {
-  remove_orphan(storage);
+  orphans_.remove(storage);
   if (storage.block) {
     note(EventKind::free, storage);
     release_block(storage);
@@ -400,72 +365,6 @@ void Engine::set_free(Storage& storage) {
 }
 
 // --- everything --------------------------------------------------------------------------------------------------------
-
-void Engine::evacuate(Storage& storage, std::vector<Storage*>& outside) {
-  driver_.evacuate(storage);
-  commit_resident(storage);
-  set_free(storage);
-  note(EventKind::free, storage);
-  release_block(storage);
-  storage.foreign = true;
-  outside.push_back(&storage);
-}
-
-std::size_t Engine::retire(Bytes spare) {
-  Lock lock(mutex_);
-  std::vector<Storage*> outside, pinned;
-  while (!orphans_.empty()) remove_orphan(*orphans_.back());
-  for (Block* block = arena_.first(); block; block = block->next) {
-    if (block->storage && block->storage->pins) pinned.push_back(block->storage);
-  }
-  for (Storage* storage : pinned) {
-    storage->pins = 0;
-    lineage_.reconsider(*storage);
-  }
-  const auto evacuate_all = [&] {
-    std::vector<Storage*> leaving;
-    for (Block* block = arena_.first(); block; block = block->next) {
-      Storage* storage = block->storage;
-      if (!storage || !storage->held || storage->exposed) continue;
-      const bool read_now = storage->locks > (storage->fixed ? 1 : 0);  // by an op of another thread
-      if (!read_now) leaving.push_back(storage);
-    }
-    for (Storage* storage : leaving) evacuate(*storage, outside);
-  };
-  evacuate_all();
-  std::size_t lost = 0;
-  while (!held_evicted_.empty()) {
-    // The shallowest first: what is made from it finds it outside already, and needs no room for it.
-    Storage* storage = *std::min_element(held_evicted_.begin(), held_evicted_.end(), [](auto* a, auto* b) {
-      return std::pair(a->producer->depth, a->id) < std::pair(b->producer->depth, b->id);
-    });
-    try {
-      bring_back(*storage, lock);
-    } catch (const std::logic_error&) {
-      throw;  // a broken rule
-    } catch (...) {
-      if (spare) {
-        arena_.extend(std::exchange(spare, 0));
-        continue;
-      }
-      held_evicted_.erase(storage);
-      driver_.abandon(*storage);
-      storage->held = false;  // it keeps its lineage: what was made from it may still come back
-      storage->handle = nullptr;
-      storage->in_hand = true;
-      lineage_.unheld(*storage);
-      outside.push_back(storage);
-      ++lost;
-    }
-    evacuate_all();
-  }
-  for (Storage* storage : outside) {
-    storage->held = storage->in_hand = false;
-    lineage_.reconsider(*storage);
-  }
-  lineage_.sweep(SIZE_MAX);
-  return lost;
-}
 
 Block* Engine::raw_block(Bytes offset) const {
   const Lock lock(mutex_);

@@ -24,6 +24,7 @@
 #include "classes.h"
 #include "events.h"
 #include "lineage.h"
+#include "orphans.h"
 #include "policy.h"
 #include "spin_lock.h"
 #include "types.h"
@@ -183,9 +184,6 @@ class Engine {
   void commit_resident(Storage& storage);
   void settle(Storage& source, Lock& lock);
   std::size_t settle_if_cheap(Storage& source);
-  void adopt_orphan(Storage& source);
-  void remove_orphan(Storage& source);
-  void tend_orphans();
   void pack_unlocked();
   void compact_unlocked(bool wanted_too);
   void evacuate(Storage& storage, std::vector<Storage*>& outside);
@@ -231,11 +229,7 @@ class Engine {
         operands_ = 0;  // bytes now: of sources, raw blocks, locked operands that are not sources
   Bytes floor_ = 0;
   std::unordered_set<Storage*> held_evicted_;
-  // Sources that nobody holds and recorded ops read: they are there for the lineage alone.
-  std::vector<Storage*> orphans_;
-  Bytes orphan_bytes_ = 0;
-  std::size_t young_orphans_ = 0;  // at the end of the list: since the last op
-  std::size_t next_orphan_ = 0, orphan_credit_ = 0;
+  Orphans orphans_;
   double fragmentation_sum_ = 0;
   std::uint64_t fragmentation_count_ = 0;
   bool watching_ = false;

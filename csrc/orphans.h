@@ -1,0 +1,67 @@
+// Sources that nobody holds and recorded ops read: they are there for the lineage alone.
+//
+// They are looked at again and again, in case they can go: young ones once, the others in turn, a few recorded ops' worth of
+// looking with each op that runs.
+#pragma once
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "types.h"
+
+namespace coop {
+
+class Orphans {
+ public:
+  bool empty() const { return all_.empty(); }
+  Bytes bytes() const { return bytes_; }
+
+  void add(Storage& source) {
+    if (source.orphan) return;
+    all_.push_back(&source);
+    source.orphan = static_cast<std::uint32_t>(all_.size());
+    bytes_ += source.bytes;
+    ++young_;
+  }
+
+  // The last one takes its place.
+  void remove(Storage& source) {
+    if (!source.orphan) return;
+    Storage* last = all_.back();
+    all_[source.orphan - 1] = last;
+    last->orphan = std::exchange(source.orphan, 0);
+    if (last == &source) last->orphan = 0;
+    all_.pop_back();
+    bytes_ -= source.bytes;
+    young_ = std::min(young_, all_.size());
+  }
+
+  void clear() {
+    while (!all_.empty()) remove(*all_.back());
+  }
+
+  // `look` returns how many ops it looked at. It must not add or remove any.
+  template <typename Look>
+  void tend(Look look) {
+    constexpr std::size_t kPerOp = 4, kMost = 4096;
+    for (; young_; --young_) look(*all_[all_.size() - young_]);
+    credit_ = std::min(credit_ + kPerOp, kMost);
+    for (std::size_t i = 0; i < all_.size(); ++i) {
+      const std::size_t seen = look(*all_[next_++ % all_.size()]);
+      if (seen >= credit_) {
+        credit_ = 0;
+        break;
+      }
+      credit_ -= seen;
+    }
+  }
+
+ private:
+  std::vector<Storage*> all_;
+  Bytes bytes_ = 0;
+  std::size_t young_ = 0;  // at the end of the list: since the last op
+  std::size_t next_ = 0, credit_ = 0;
+};
+
+}  // namespace coop

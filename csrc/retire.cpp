@@ -1,0 +1,76 @@
+// The end: everything that somebody holds leaves the arena with its bytes.
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+#include "engine.h"
+
+namespace coop {
+
+void Engine::evacuate(Storage& storage, std::vector<Storage*>& outside) {
+  driver_.evacuate(storage);
+  commit_resident(storage);
+  set_free(storage);
+  note(EventKind::free, storage);
+  release_block(storage);
+  storage.foreign = true;
+  outside.push_back(&storage);
+}
+
+std::size_t Engine::retire(Bytes spare) {
+  Lock lock(mutex_);
+  std::vector<Storage*> outside, pinned;
+  orphans_.clear();
+  for (Block* block = arena_.first(); block; block = block->next) {
+    if (block->storage && block->storage->pins) pinned.push_back(block->storage);
+  }
+  for (Storage* storage : pinned) {
+    storage->pins = 0;
+    lineage_.reconsider(*storage);
+  }
+  const auto evacuate_all = [&] {
+    std::vector<Storage*> leaving;
+    for (Block* block = arena_.first(); block; block = block->next) {
+      Storage* storage = block->storage;
+      if (!storage || !storage->held || storage->exposed) continue;
+      const bool read_now = storage->locks > (storage->fixed ? 1 : 0);  // by an op of another thread
+      if (!read_now) leaving.push_back(storage);
+    }
+    for (Storage* storage : leaving) evacuate(*storage, outside);
+  };
+  evacuate_all();
+  std::size_t lost = 0;
+  while (!held_evicted_.empty()) {
+    // The shallowest first: what is made from it finds it outside already, and needs no room for it.
+    Storage* storage = *std::min_element(held_evicted_.begin(), held_evicted_.end(), [](auto* a, auto* b) {
+      return std::pair(a->producer->depth, a->id) < std::pair(b->producer->depth, b->id);
+    });
+    try {
+      bring_back(*storage, lock);
+    } catch (const std::logic_error&) {
+      throw;  // a broken rule
+    } catch (...) {
+      if (spare) {
+        arena_.extend(std::exchange(spare, 0));
+        continue;
+      }
+      held_evicted_.erase(storage);
+      driver_.abandon(*storage);
+      storage->held = false;  // it keeps its lineage: what was made from it may still come back
+      storage->handle = nullptr;
+      storage->in_hand = true;
+      lineage_.unheld(*storage);
+      outside.push_back(storage);
+      ++lost;
+    }
+    evacuate_all();
+  }
+  for (Storage* storage : outside) {
+    storage->held = storage->in_hand = false;
+    lineage_.reconsider(*storage);
+  }
+  lineage_.sweep(SIZE_MAX);
+  return lost;
+}
+
+}  // namespace coop
