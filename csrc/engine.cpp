@@ -203,6 +203,12 @@ Block* Engine::release_block(Storage& storage) {
 
 // --- lineage -----------------------------------------------------------------------------------------------------------
 
+// An op in place and those whose result it continues: what the bytes as they are now have cost.
+static Seconds cost_from_scratch(const Op& op) {
+  const Op* before = op.in_place == InPlace::on_old ? op.inputs()->storage->producer : nullptr;
+  return before ? op.cost + cost_from_scratch(*before) : op.cost;
+}
+
 void Engine::record(void* recipe, Seconds cost, std::span<Storage* const> inputs, std::span<Storage* const> outputs,
                     InPlace in_place) {
   const Lock lock(mutex_);
@@ -218,7 +224,7 @@ void Engine::record(void* recipe, Seconds cost, std::span<Storage* const> inputs
     output->unset = in_place != InPlace::from_scratch && (output->unset || unset);
     note(EventKind::record, *output, cost);
   }
-  if (op->output_bytes) classes_.add(cost / static_cast<double>(op->output_bytes), op->output_bytes);
+  if (op->output_bytes) classes_.add(cost_from_scratch(*op) / static_cast<double>(op->output_bytes), op->output_bytes);
   check_at_event();
 }
 

@@ -180,7 +180,7 @@ class Engine:
         for output in outputs:
             self.note("record", output, output.block, cost)
         if op.bytes:
-            self.classes.add(cost / op.bytes, op.bytes)
+            self.classes.add(op.cost_from_scratch() / op.bytes, op.bytes)
 
     def too_deep(self, inputs: Iterable[Storage]) -> bool:
         return any(s.producer and s.producer.depth + 1 >= self.options.max_depth for s in inputs)

@@ -84,6 +84,11 @@ class Op:
     def made(self) -> Iterator[Storage]:
         return (output for output in self.outputs if output)
 
+    def cost_from_scratch(self) -> float:
+        """Of this op and, in place, those whose result it continues: what the bytes as they are now have cost."""
+        before = self.inputs[0].producer if self.in_place else None
+        return self.cost + before.cost_from_scratch() if before else self.cost
+
 
 @dataclass(eq=False, slots=True)
 class Component:
