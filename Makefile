@@ -42,6 +42,7 @@ bench: .venv/.built .venv/.dev ## all benchmarks, with tables, pictures and JSON
 	$(BIN)/python benchmarks/overhead.py --json results/overhead.json
 	$(BIN)/python benchmarks/floor.py --json results/floor.json
 	$(BIN)/python benchmarks/scaling.py --json results/scaling.json
+	$(BIN)/python benchmarks/simulator.py --json results/simulator.json
 
 results: .venv/.built .venv/.dev ## docs/results-training.md and docs/results.md, out of docs/figures/*.json
 	$(BIN)/python benchmarks/results.py

@@ -1,9 +1,10 @@
 """Makes docs/results.md: the eight networks of the paper under each policy, simulated; figures asked for beside figures reached.
 
-    coop compare --models all --policies coop,dte,dtr,coop-paper --ratios 0.3:1.0:0.1 --neighbours 0.02 \\
-        --ablation --lowest -o results/compare
+    coop compare --models all --policies coop,dte,dtr,coop-paper,dte+two-ended+partition,dtr+two-ended+partition \\
+        --ratios 0.3:1.0:0.1 --neighbours 0.02 --ablation --lowest -o results/compare
     python benchmarks/simulation.py results/compare     # the JSON of the comparison -> docs/figures/simulation.json and pictures
-    python benchmarks/simulation.py                     # docs/figures/simulation.json -> docs/results.md
+    python benchmarks/simulator.py --json docs/figures/simulator.json
+    python benchmarks/simulation.py                     # docs/figures/simul*.json -> docs/results.md
 
 No figure in that page is written by hand.
 """
@@ -24,8 +25,9 @@ from coop.report.variants import Variant, ablation_of
 
 DOCS = Path(__file__).parents[1] / "docs"
 FIGURES = DOCS / "figures"
-POLICIES = ("coop", "dte", "dtr", "coop-paper")
-PICTURES = ("overhead", "fragmentation", "ablation", "lowest")
+OUR_PLACEMENT = ("dte+two-ended+partition", "dtr+two-ended+partition")
+POLICIES = ("coop", "dte", "dtr", "coop-paper", *OUR_PLACEMENT)
+PICTURES = ("overhead", "fragmentation", "search", "ablation", "lowest")
 JUDGED = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4)
 THRASH = 1.0  # the overhead that a point counts with if it does not run
 
@@ -62,6 +64,7 @@ def collect(folder: Path) -> dict[str, Any]:
         "Overhead against memory ratio": page.how_to_read(results) + "\n" + page.overhead(results),
         "coop against the others": page.against(results),
         "Fragmentation": page.fragmentation(results),
+        "Search": page.search(results),
         "Ablation": page.ablation(results),
         "Lowest ratio reached": page.lowest(results),
     }
@@ -137,6 +140,51 @@ def asked(data: dict[str, Any]) -> str:
     return page.table(["what", "asked", "reached", ""], lines)
 
 
+def simulator(rows: list[dict[str, Any]]) -> str:
+    """The simulator against the clock and against what it simulates. CPU time, on the machine of benchmarks/simulator.py."""
+    play, search = (next(row for row in rows if row["kind"] == kind) for kind in ("play", "search"))
+    found = [
+        [f"a step of BERT Large ({play['ops']:,} ops) at 50 %, played", "under 1 s", f"{play['seconds']:.2f} s"],
+        [
+            f"a search with {search['storages']:,} storages resident: median, 99th percentile",
+            "under 100, under 1,000 microseconds",
+            f"{1e6 * search['median']:.0f}, {1e6 * search['p99']:.0f} microseconds",
+        ],
+    ]
+    good = [play["seconds"] < 1, search["median"] < 1e-4 and search["p99"] < 1e-3]
+    live = [row for row in rows if row["kind"] == "live" and row["played"] is not None and "error" not in row]
+    worst = max(live, key=lambda row: abs(row["played"] - row["trained"]))
+    gap = worst["played"] - worst["trained"]
+    found.append(
+        [
+            "share of recomputation, played less trained",
+            "within 2 points",
+            f"{page.points(gap)} ({worst['model']} at {worst['ratio']:g})",
+        ]
+    )
+    good.append(abs(gap) <= 0.02)
+    models = list(dict.fromkeys(row["model"] for row in rows if row["kind"] == "live"))
+    ratios = list(dict.fromkeys(row["ratio"] for row in rows if row["kind"] == "live"))
+    cells = {(row["model"], row["ratio"]): row for row in rows if row["kind"] == "live"}
+
+    def both(model: str, ratio: float) -> str:
+        row = cells[model, ratio]
+        return f"{page.percent(row['played'])} / {page.percent(row.get('trained'))}"
+
+    lines = [[model, *(both(model, ratio) for ratio in ratios)] for model in models]
+    return "\n".join(
+        [
+            page.table(
+                ["the simulator", "asked", "reached", ""],
+                [[*line, "yes" if ok else "no"] for line, ok in zip(found, good, strict=True)],
+            ),
+            "Share of recomputation in the time of all ops, played from the recording of one step / trained for real, in "
+            "the same budget (a share of the step's peak):\n",
+            page.table(["network of benchmarks/workloads.py", *(f"{ratio:g}" for ratio in ratios)], lines),
+        ]
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("comparison", nargs="?", type=Path, help="the folder that `coop compare` wrote")
@@ -149,13 +197,14 @@ def main() -> None:
         "# The eight networks of the paper, simulated\n",
         "Made by `benchmarks/simulation.py` from the JSON of `coop compare`: one step of each network at the paper's size, its "
         "costs from the a100 device model, played on the engine that trains. The other policies are as published "
-        "(`src/coop/policies.py`).\n",
+        "(`src/coop/policies.py`); with `+two-ended+partition` they have the placement of coop.\n",
         "## Asked and reached\n",
         asked(data),
+        simulator(json.loads((FIGURES / "simulator.json").read_text())["rows"]),
     ]
     pictures = dict(
         zip(
-            ("Overhead against memory ratio", "Fragmentation", "Ablation", "Lowest ratio reached"),
+            ("Overhead against memory ratio", "Fragmentation", "Search", "Ablation", "Lowest ratio reached"),
             PICTURES,
             strict=True,
         )

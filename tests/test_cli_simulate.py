@@ -139,7 +139,9 @@ def test_blocks_are_aligned_as_on_the_device_that_the_trace_is_of(tmp_path, caps
         write(Trace(odd, about=about), tmp_path / "odd.trace")
         assert figures(capsys, tmp_path / "odd.trace", "--budget", "4KiB")["unlimited_peak"] == peak
     for wrong in ("wide", 100, None):
-        write(Trace(odd, about={"alignment": wrong}), tmp_path / "odd.trace")
+        trace = Trace(odd)
+        trace.about["alignment"] = wrong  # too late to be refused here
+        write(trace, tmp_path / "odd.trace")
         assert "alignment must be a power of two" in refused(
             capsys, "simulate", tmp_path / "odd.trace", "--budget", "4KiB"
         )

@@ -125,11 +125,10 @@ def _keep(found: Trace, path: Path) -> None:
         write(found, path)
     except OSError as error:
         refuse(f"cannot write the trace {str(path)!r}: {error.strerror}")
-    alignment = found.about.get("alignment", 64)
     sources = sum(i.bytes for i in found.instructions if isinstance(i, Source))
     table = Table(box=box.ROUNDED, title=f"{found.name} -> {path}", show_header=False)
     table.add_row("ops", f"{sum(1 for _ in found.ops):,}")
-    table.add_row("peak", format_bytes(peak_bytes(found, alignment)))
+    table.add_row("peak", format_bytes(peak_bytes(found, found.alignment)))
     table.add_row("sources", format_bytes(sources))
     table.add_row("time in ops", f"{found.cost / 1e6:,.1f} ms ({found.device})")
     table.add_row("file", format_bytes(path.stat().st_size))

@@ -1,23 +1,16 @@
 """Traces and budgets from outside, checked before they are played. All errors are ValueErrors with a sentence for users."""
 
-from typing import Any
-
 from coop.simulate.player import Floor, Player
 from coop.sizes import format_bytes
 from coop.trace.trace import Op, Source, Trace, TraceError
 
-ALIGNMENT = 64
-
 
 def player_of(trace: Trace) -> Player:
-    """With the alignment of the device that the trace is of. Raises TraceError if there is nothing that can be played."""
+    """Raises TraceError if there is nothing that can be played."""
     if not any(True for _ in trace.ops):
         raise TraceError("the trace has no ops: there is nothing to play")
-    alignment: Any = trace.about.get("alignment", ALIGNMENT) if isinstance(trace.about, dict) else ALIGNMENT
-    if not isinstance(alignment, int):
-        raise TraceError(f"the trace cannot be played: its alignment must be a power of two, not {alignment!r}")
     try:
-        player = Player(trace, alignment)
+        player = Player(trace)
     except (ValueError, IndexError) as error:
         raise TraceError(f"the trace cannot be played: {error}") from error
     except (TypeError, OverflowError) as error:

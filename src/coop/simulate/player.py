@@ -60,9 +60,10 @@ class Floor(NamedTuple):
 class Player:
     """A trace, made ready to be played over and over."""
 
-    def __init__(self, trace: Trace, alignment: int = 64) -> None:
+    def __init__(self, trace: Trace, alignment: int | None = None) -> None:
+        """`alignment` of blocks: if it is not given, that of the device that the trace is of."""
         self.trace = trace
-        self.alignment = alignment
+        self.alignment = alignment = trace.alignment if alignment is None else alignment
         self._program = _C.Program()
         for instruction in trace.instructions:
             match instruction:

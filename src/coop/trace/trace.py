@@ -75,6 +75,9 @@ class Release:
 Instruction = Source | Op | Hold | Release
 
 
+ALIGNMENT = 64
+
+
 @dataclass(slots=True)
 class Trace:
     instructions: list[Instruction] = field(default_factory=list)
@@ -85,7 +88,16 @@ class Trace:
     """Whatever else the recorder knows: batch, versions, options. Plain JSON."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.about, dict):
+            raise TraceError(f"what a trace is about should be a table, not {self.about!r}")
+        if not isinstance(self.alignment, int) or self.alignment < 1 or self.alignment & (self.alignment - 1):
+            raise TraceError(f"its alignment must be a power of two, not {self.alignment!r}")
         check(self.instructions)
+
+    @property
+    def alignment(self) -> int:
+        """Of blocks, on the device that the costs are of."""
+        return self.about.get("alignment", ALIGNMENT)
 
     @property
     def ops(self) -> Iterator[Op]:
