@@ -15,6 +15,9 @@ Arena::Arena(Bytes capacity, Bytes alignment, Placement placement)
   Block* all = pool_.make();
   all->bytes = capacity_;
   first_ = last_ = all;
+  all->chunk = first_chunk_ = chunks_.make();
+  first_chunk_->first = all;
+  first_chunk_->blocks = 1;
   free_.insert(all);
 }
 
@@ -75,6 +78,7 @@ Block* Arena::release(Block* block) {
     pool_.release(above);
   }
   free_.insert(block);
+  opened(block);
   return block;
 }
 
@@ -93,7 +97,15 @@ Block* Arena::slide_down(Block* block) {
     pool_.release(above);
   }
   free_.insert(hole);
+  opened(hole);
   return hole;
+}
+
+// The storages beside a hole that has become larger.
+void Arena::opened(const Block* hole) {
+  for (Block* beside : {hole->prev, hole->next}) {
+    if (beside) beside->chunk->note(*beside);
+  }
 }
 
 void Arena::extend(Bytes bytes) {
@@ -113,6 +125,7 @@ void Arena::settle(Block* block, Storage* storage) {
   raw_.erase(block);
   block->state = Block::State::used;
   block->storage = storage;
+  block->chunk->note(*block);
 }
 
 void Arena::unsettle(Block* block) {
@@ -126,6 +139,10 @@ void Arena::link_after(Block* block, Block* fresh) {
   fresh->next = block->next;
   (block->next ? block->next->prev : last_) = fresh;
   block->next = fresh;
+
+  Chunk* chunk = fresh->chunk = block->chunk;
+  ++chunk->blocks;
+  if (chunk->blocks > Chunk::kMost) divide(chunk);
 }
 
 void Arena::unlink(Block* block) {
@@ -133,6 +150,51 @@ void Arena::unlink(Block* block) {
   if (marks_[1] == block) marks_[1] = block->next ? block->next : block->prev;
   (block->prev ? block->prev->next : first_) = block->next;
   (block->next ? block->next->prev : last_) = block->prev;
+
+  Chunk* chunk = block->chunk;
+  --chunk->blocks;
+  if (chunk->first == block) chunk->first = block->next;
+  const std::uint32_t enough = chunk->blocks ? Chunk::kMost / 2 : Chunk::kMost;
+  if (chunk->next && chunk->blocks + chunk->next->blocks <= enough) {
+    unite(chunk);
+  } else if (chunk->prev && chunk->blocks + chunk->prev->blocks <= enough) {
+    unite(chunk->prev);
+  }
+}
+
+// The upper half of the blocks becomes a chunk of its own.
+void Arena::divide(Chunk* chunk) {
+  Chunk* upper = chunks_.make();
+  upper->prev = chunk;
+  upper->next = chunk->next;
+  if (upper->next) upper->next->prev = upper;
+  chunk->next = upper;
+
+  upper->first = chunk->first;
+  for (std::uint32_t i = 0; i < chunk->blocks / 2; ++i) upper->first = upper->first->next;
+  upper->blocks = chunk->blocks - chunk->blocks / 2;
+  chunk->blocks /= 2;
+  Block* block = upper->first;
+  for (std::uint32_t i = 0; i < upper->blocks; ++i, block = block->next) {
+    block->chunk = upper;
+  }
+  upper->epoch = chunk->epoch;
+  upper->own.until = chunk->own.until;
+  upper->known.until = chunk->known.until;
+  upper->add(*chunk);
+}
+
+// The blocks of the next chunk join this one.
+void Arena::unite(Chunk* chunk) {
+  Chunk* upper = chunk->next;
+  Block* block = upper->first;
+  for (std::uint32_t i = 0; i < upper->blocks; ++i, block = block->next) block->chunk = chunk;
+  if (!chunk->blocks) chunk->first = upper->first;
+  chunk->blocks += upper->blocks;
+  chunk->add(*upper);
+  chunk->next = upper->next;
+  if (chunk->next) chunk->next->prev = chunk;
+  chunks_.release(upper);
 }
 
 void Arena::check() const {
@@ -158,6 +220,28 @@ void Arena::check() const {
   if (at != capacity_ || before != last_) throw std::logic_error("rule 1: the blocks do not fill the arena");
   if (free != free_bytes_) throw std::logic_error("rule 1: free bytes are counted wrongly");
   if (largest != free_.largest()) throw std::logic_error("rule 1: the tree of free blocks is wrong");
+  check_chunks();
+}
+
+void Arena::check_chunks() const {
+  const auto fail = [](const char* what) { throw std::logic_error(std::string("a chunk ") + what); };
+  const Block* block = first_;
+  const Chunk* before = nullptr;
+  for (const Chunk* chunk = first_chunk_; chunk; before = chunk, chunk = chunk->next) {
+    if (chunk->prev != before || chunk->first != block) fail("is linked wrongly");
+    if (!chunk->blocks || chunk->blocks > Chunk::kMost) fail("has the wrong size");
+    Chunk seen;
+    seen.own.until = chunk->own.until;
+    for (std::uint32_t i = 0; i < chunk->blocks; ++i, block = block->next) {
+      if (!block || block->chunk != chunk) fail("is not the one of its block");
+      seen.note(*block);
+    }
+    const auto below = [](const Bound& a, const Bound& b) {
+      return a.rate < b.rate || a.density < b.density || a.oldest < b.oldest;
+    };
+    if (below(seen.own, chunk->own) || seen.moving < chunk->moving) fail("has bounds that do not hold");
+  }
+  if (block) fail("is missing at the end");
 }
 
 void Arena::RawTable::insert(Block* block) {

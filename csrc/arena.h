@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "chunk.h"
 #include "free_tree.h"
 #include "pool.h"
 #include "types.h"
@@ -29,6 +30,7 @@ class Arena {
   std::size_t blocks() const { return pool_.size(); }
   Block* first() const { return first_; }
   Block* last() const { return last_; }
+  Chunk* first_chunk() const { return first_chunk_; }
 
   // A raw block of at least that size, or null. `bytes` is rounded up here.
   Block* allocate(Bytes bytes, Side side);
@@ -73,6 +75,10 @@ class Arena {
 
   void link_after(Block* block, Block* fresh);
   void unlink(Block* block);
+  void opened(const Block* hole);
+  void divide(Chunk* chunk);
+  void unite(Chunk* chunk);
+  void check_chunks() const;
 
   Bytes capacity_;
   Bytes alignment_;
@@ -80,9 +86,11 @@ class Arena {
   Bytes free_bytes_;
   FreeTree free_;
   Pool<Block> pool_;
+  Pool<Chunk> chunks_;
   RawTable raw_;
   Block* first_ = nullptr;
   Block* last_ = nullptr;
+  Chunk* first_chunk_ = nullptr;
   std::array<Block*, 2> marks_{};
 };
 

@@ -137,6 +137,7 @@ Storage* Engine::bind_foreign(Bytes bytes, void* handle) {
 void Engine::let_go(Storage& storage) {
   const Lock lock(mutex_);
   storage.held = false;
+  got_cheaper(storage);
   storage.handle = nullptr;
   set_free(storage);
   if (storage.evicted()) {
@@ -222,6 +223,7 @@ void Engine::record(void* recipe, Seconds cost, std::span<Storage* const> inputs
   for (Storage* output : outputs) {
     if (!output) continue;
     output->unset = in_place != InPlace::from_scratch && (output->unset || unset);
+    got_cheaper(*output);
     note(EventKind::record, *output, cost);
   }
   if (op->output_bytes) classes_.add(cost_from_scratch(*op) / static_cast<double>(op->output_bytes), op->output_bytes);
@@ -274,6 +276,7 @@ Storage* Engine::copy_on_write(Storage& storage) {
   old->in_hand = true;
   old->block = storage.block;
   old->block->storage = old;
+  got_cheaper(*old);
   cached_ += old->block->bytes;
   arena_.settle(copy, &storage);
   storage.block = copy;

@@ -8,6 +8,8 @@
 #include <string>
 #include <utility>
 
+#include "chunk.h"
+
 namespace coop {
 
 namespace {
@@ -180,6 +182,7 @@ void Lineage::set_missing(Storage& storage, bool on) {
     for (std::uint32_t i = 0; i < op->inputs_count; ++i) {
       Storage* input = op->inputs()[i].storage;
       input->missed += on ? 1 : -1;
+      if (!input->missed) got_cheaper(*input);
       const bool needed = input->evicted() && (input->held || input->missed);
       if (needed == input->missing) continue;
       input->missing = needed;
@@ -309,6 +312,7 @@ void Lineage::invalidate_around(Storage& storage) {
   if (!caching_) return;
   ++stamp_;
   storage.epoch = 0;
+  got_cheaper(storage);
   std::uint32_t visited = 0;
   for (const bool upwards : {true, false}) {
     stack_.assign(1, &storage);
@@ -327,6 +331,7 @@ void Lineage::invalidate_around(Storage& storage) {
           stack_.push_back(next);
         } else {
           next->epoch = 0;
+          got_cheaper(*next);
         }
       };
       if (upwards) {

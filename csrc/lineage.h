@@ -71,6 +71,13 @@ class Lineage {
 
   // Cost of bringing the storage back if it were evicted now.
   Seconds projected_cost(Storage& storage);
+  // The same, or less if it would take a walk: then `exact` is false.
+  Seconds least_cost(const Storage& storage, bool& exact) const {
+    exact = options_.cost == CostModel::own || (storage.epoch == epoch_ && storage.around >= 0);
+    return storage.cost + (exact && options_.cost != CostModel::own ? storage.around : 0);
+  }
+  // Moves on when all that is known of projected costs has become void.
+  std::uint64_t epoch() const { return epoch_; }
 
   // Everything that outside holders could need the present value of this storage for: held, pinned or locked storages
   // that depend on it through storages that are none of these. Returns how many ops it looked at.

@@ -14,8 +14,6 @@
 namespace coop {
 namespace {
 
-constexpr Seconds kShortest = 1e-9;  // below the cost of any op: keeps scores finite
-
 Seconds staleness(const Scene& scene, const Storage& storage) {
   return std::max(scene.now - storage.last_access, kShortest);
 }
@@ -37,28 +35,6 @@ std::vector<Item>& scratch() {
   items.clear();
   return items;
 }
-
-// A walk over all blocks waits for memory at every step, for a kernel has used the caches since the last one. So it
-// remembers its way, and the next walk asks early for what lies ahead. A wrong guess does no harm.
-class Trail {
- public:
-  void pass(Block* block) {
-    if (at_ + kAhead < way().size()) {
-      __builtin_prefetch(way()[at_ + kAhead].first);
-      __builtin_prefetch(way()[at_ + kAhead].second);
-    }
-    if (at_ == way().size()) way().emplace_back();
-    way()[at_++] = {block, block->storage};
-  }
-
- private:
-  static constexpr std::size_t kAhead = 8;
-  static std::vector<std::pair<const Block*, const Storage*>>& way() {
-    thread_local std::vector<std::pair<const Block*, const Storage*>> way;
-    return way;
-  }
-  std::size_t at_ = 0;
-};
 
 // Storages that nobody holds cost nothing: most requests are met by them. They are looked for near the place where the
 // last were found, from the end of the arena that the request belongs to inwards, and not far: a few blocks.
@@ -87,6 +63,199 @@ Run free_window(Scene& scene, Bytes needed) {
   }
   return {};
 }
+
+// The cheapest of all runs of blocks that are large enough, and are not without their first or their last block.
+//
+// What is evictable leaves, what is not may be moved to the run's edge and makes no room itself, raw and locked blocks
+// are walls. Projected costs are dear to find, and memory is slow to walk: so chunks are looked at in the order of what
+// a window costs there at least, until that is more than the cheapest window found, and windows are first priced by what
+// is known of their storages. The result is the same as if all windows had been priced: the cheapest, and of several the
+// one nearest the request's end of the arena.
+class WindowSearch {
+ public:
+  WindowSearch(Scene& scene, Bytes needed, bool may_move)
+      : scene_(scene), needed_(needed), may_move_(may_move), horizon_(std::max(scene.staleness, kShortest)) {}
+
+  Run cheapest() {
+    std::vector<Place>& places = scratch<Place>();
+    for (Chunk* chunk = scene_.arena.first_chunk(); chunk; chunk = chunk->next) {
+      places.push_back({bound(*chunk), chunk, false});
+    }
+    std::make_heap(places.begin(), places.end());
+    while (!places.empty() && places.front().bound <= kSlack * least_) {
+      std::pop_heap(places.begin(), places.end());
+      Place place = places.back();
+      places.pop_back();
+      if (!place.fresh) {  // its bound may have become too low
+        place.fresh = true;
+        if (const double now = look_again(*place.chunk); now > place.bound) {
+          place.bound = now;
+          places.push_back(place);
+          std::push_heap(places.begin(), places.end());
+          continue;
+        }
+      }
+      look_around(*place.chunk);
+    }
+    if (best_.first) remember(best_);
+    return best_;
+  }
+
+ private:
+  static constexpr double kSlack = 1 + 1e-9;  // for comparing sums that were rounded in another order
+
+  struct Place {
+    double bound;
+    Chunk* chunk;
+    bool fresh;
+    bool operator<(const Place& other) const { return bound > other.bound; }  // the least is the top of a heap
+  };
+  struct Item {
+    Block* block;
+    double cost;  // at least
+    Bytes gain;
+    bool priced;  // in full
+  };
+
+  double bound(const Chunk& chunk) const { return bound(chunk, chunk.bound(scene_.lineage.epoch()).at(scene_.now)); }
+  double bound(const Chunk& chunk, double rate) const {
+    if (may_move_) rate = std::min(rate, chunk.moving / scene_.options.copy_bandwidth / horizon_);
+    return scene_.options.per_byte ? rate : rate * static_cast<double>(needed_);
+  }
+  double look_again(Chunk& chunk) const {
+    const Lineage& lineage = scene_.lineage;
+    const double rate = chunk.look_again(scene_.now, lineage.epoch(), [&](const Storage& storage) {
+      bool exact;
+      return lineage.least_cost(storage, exact);
+    });
+    return bound(chunk, rate);
+  }
+
+  // All windows with a block of this chunk.
+  void look_around(const Chunk& chunk) {
+    items_.clear();
+    rest_.clear();
+    start_window();
+    Block* block = chunk.first;
+    Item item;
+    for (Bytes gain = 0; gain < needed_ && block->prev && weigh(block->prev, item); gain += item.gain)
+      block = block->prev;
+    const Block* behind = chunk.next ? chunk.next->first : nullptr;
+    std::size_t end = SIZE_MAX;  // of the chunk's items
+    for (; block; block = block->next) {
+      if (block == behind) end = items_.size();
+      if (left_ >= end) break;
+      if (weigh(block, item)) {
+        take(item);
+      } else {
+        start_window();
+      }
+    }
+  }
+
+  // Two pointers in address order. Only minimal windows are compared. Scores are added and never subtracted: those of very
+  // different size would leave dust behind that decides a comparison.
+  void start_window() {
+    left_ = middle_ = items_.size();
+    behind_ = 0;
+    gain_ = 0;
+  }
+  void take(const Item& item) {
+    items_.push_back(item);
+    behind_ += item.cost;
+    gain_ += item.gain;
+    while (gain_ >= needed_) {
+      const Item& out = items_[left_];
+      if (gain_ - out.gain < needed_) {  // cannot shrink further: a minimal window
+        const double value = value_of((left_ < middle_ ? rest_[left_] : 0) + behind_, gain_);
+        if (value <= kSlack * least_) compare();
+      }
+      gain_ -= out.gain;
+      if (left_ == middle_) {
+        middle_ = items_.size();
+        rest_.resize(middle_);
+        behind_ = 0;
+        for (std::size_t i = middle_; i-- > left_;) rest_[i] = behind_ += items_[i].cost;
+        behind_ = 0;
+      }
+      ++left_;
+    }
+  }
+  // The window, now priced in full, with the best one.
+  void compare() {
+    long double whole = 0;
+    for (std::size_t i = left_; i < items_.size(); ++i) {
+      Item& item = items_[i];
+      if (!item.priced) {
+        item.cost = score(scene_, *item.block->storage);
+        item.priced = true;
+      }
+      whole += item.cost;
+    }
+    const double value = value_of(whole, gain_);
+    Block* first = items_[left_].block;
+    const bool nearer = !best_.first || (scene_.side == Side::low ? first->offset < best_.first->offset
+                                                                  : first->offset > best_.first->offset);
+    if (value < least_ || (value == least_ && nearer)) {
+      least_ = value;
+      best_ = {first, items_.back().block};
+    }
+  }
+
+  // False: nothing can be done about this block.
+  bool weigh(Block* block, Item& item) const {
+    item = {block, 0, block->bytes, true};
+    if (block->state == Block::State::free) return true;
+    const Storage* storage = block->storage;
+    if (!storage) return false;
+    if (storage->evictable(scene_.wanted_too)) {
+      if (storage->wanted) {
+        item.cost = score_of_wanted(*storage);
+      } else if (!storage->spare()) {
+        item.cost = scene_.lineage.least_cost(*storage, item.priced) / staleness(scene_, *storage);
+      }
+      return true;
+    }
+    if (!may_move_ || storage->locks) return false;
+    item.cost = static_cast<double>(block->bytes) / scene_.options.copy_bandwidth / horizon_;
+    item.gain = 0;
+    return true;
+  }
+
+  double value_of(long double cost, Bytes gain) const {
+    const long double whole = std::max(cost, 0.0L);
+    return static_cast<double>(scene_.options.per_byte ? whole / static_cast<long double>(gain) : whole);
+  }
+
+  // A move should serve as long as what leaves now has been of no use.
+  void remember(const Run& run) {
+    Seconds sum = 0;
+    std::size_t count = 0;
+    for (const Block* block = run.first;; block = block->next) {
+      if (block->storage && block->storage->evictable(scene_.wanted_too)) {
+        sum += staleness(scene_, *block->storage);
+        ++count;
+      }
+      if (block == run.last) break;
+    }
+    if (count) scene_.staleness = sum / static_cast<double>(count);
+  }
+
+  Scene& scene_;
+  const Bytes needed_;
+  const bool may_move_;
+  const Seconds horizon_;
+  Run best_;
+  double least_ = std::numeric_limits<double>::infinity();  // its price
+  // They keep their memory from one search to the next.
+  std::vector<Item>& items_ = scratch<Item>();
+  std::vector<long double>& rest_ = scratch<long double>();
+  // The window is what lies behind this index. It costs `rest_[left_]`, up to the item in the middle, and `behind_` from
+  // there on.
+  std::size_t left_ = 0, middle_ = 0;
+  long double behind_ = 0;
+  Bytes gain_ = 0;
+};
 
 class Coop final : public Policy {
  public:
@@ -152,125 +321,8 @@ std::unique_ptr<Policy> make_policy(const Options& options) {
   return std::make_unique<Coop>();
 }
 
-// Two pointers in address order. `gain` counts the bytes the request could use; what must be slid aside adds to the cost
-// only. Raw and locked blocks cut the window. Only minimal windows are compared. Scores are added and never subtracted:
-// those of very different size would leave dust behind that decides a comparison.
-//
-// Projected costs are dear to find, so the windows are first compared by what they cost at least, each storage alone.
-// The best of them is then priced in full, and after it only those that might still be cheaper: the result is the same
-// as if all had been.
 Run cheapest_window(Scene& scene, Bytes needed, bool may_move) {
-  const Seconds horizon = std::max(scene.staleness, kShortest);
-  struct Item {
-    Block* block;
-    double cost;  // at least
-    Bytes gain;
-    bool priced;  // in full
-  };
-  struct Window {
-    std::size_t first, last;  // items
-    double value;             // at least
-  };
-  std::vector<Item>& items = scratch<Item>();
-  std::vector<Window>& windows = scratch<Window>();
-  Seconds stale_sum = 0;
-  std::size_t stale_count = 0;
-  const auto weigh = [&](Block* block, Item& item) {
-    item = {block, 0, block->bytes, true};
-    if (block->state == Block::State::free) return true;
-    Storage* storage = block->storage;
-    if (!storage) return false;
-    if (storage->evictable(scene.wanted_too)) {
-      const Seconds stale = staleness(scene, *storage);
-      stale_sum += stale;
-      ++stale_count;
-      if (storage->wanted) {
-        item.cost = score_of_wanted(*storage);
-      } else if (!storage->spare()) {
-        item.cost = storage->cost / stale;
-        item.priced = false;
-      }
-      return true;
-    }
-    if (!may_move || storage->locks) return false;
-    item.cost = static_cast<double>(block->bytes) / scene.options.copy_bandwidth / horizon;
-    item.gain = 0;
-    return true;
-  };
-  const auto value_of = [&](long double cost, Bytes gain) {
-    const long double whole = std::max(cost, 0.0L);
-    return static_cast<double>(scene.options.per_byte ? whole / static_cast<long double>(gain) : whole);
-  };
-
-  double lowest = std::numeric_limits<double>::infinity();
-  std::size_t promising = 0;
-  std::size_t left = 0;  // the window is what lies behind this index
-  // Its cost is `rest[left]`, up to the item in the middle, and `behind` from there on.
-  std::size_t middle = 0;
-  std::vector<long double>& rest = scratch<long double>();
-  long double behind = 0;
-  Bytes gain = 0;
-  Trail trail;
-  for (Block* block = scene.arena.first(); block; block = block->next) {
-    trail.pass(block);
-    Item item;
-    if (!weigh(block, item)) {
-      left = middle = items.size();
-      behind = 0;
-      gain = 0;
-      continue;
-    }
-    items.push_back(item);
-    behind += item.cost;
-    gain += item.gain;
-    while (gain >= needed) {
-      const Item& out = items[left];
-      if (gain - out.gain < needed) {  // cannot shrink further: a minimal window
-        const double value = value_of((left < middle ? rest[left] : 0) + behind, gain);
-        if (value < lowest || (value == lowest && scene.side == Side::high)) {
-          lowest = value;
-          promising = windows.size();
-        }
-        windows.push_back({left, items.size() - 1, value});
-      }
-      gain -= out.gain;
-      if (left == middle) {
-        middle = items.size();
-        rest.resize(middle);
-        behind = 0;
-        for (std::size_t i = middle; i-- > left;) rest[i] = behind += items[i].cost;
-        behind = 0;
-      }
-      ++left;
-    }
-  }
-  if (stale_count) scene.staleness = stale_sum / static_cast<double>(stale_count);
-  if (windows.empty()) return {};
-
-  const auto price = [&](const Window& window) {
-    long double whole = 0;
-    Bytes bytes = 0;
-    for (std::size_t i = window.first; i <= window.last; ++i) {
-      Item& item = items[i];
-      if (!item.priced) {
-        item.cost = score(scene, *item.block->storage);
-        item.priced = true;
-      }
-      whole += item.cost;
-      bytes += item.gain;
-    }
-    return value_of(whole, bytes);
-  };
-  const Window* best = &windows[promising];
-  double least = price(*best);
-  for (const Window& window : windows) {
-    if (window.value >= least || &window == best) continue;
-    if (const double value = price(window); value < least) {
-      least = value;
-      best = &window;
-    }
-  }
-  return {items[best->first].block, items[best->last].block};
+  return WindowSearch(scene, needed, may_move).cheapest();
 }
 
 Bytes largest_run(const Arena& arena, bool may_move) {

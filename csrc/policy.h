@@ -20,7 +20,7 @@ struct Scene {
   Lineage& lineage;
   Side side = Side::low;  // where the request would like to lie
   Seconds now = 0;
-  Seconds staleness = 0;    // mean, of what was evictable in the last search: the horizon that prices a move
+  Seconds staleness = 0;    // mean, of what the last search let leave: the horizon that prices a move
   bool wanted_too = false;  // what waiting ops will read may leave; else it can only be moved, like what is pinned
 };
 
@@ -37,7 +37,7 @@ class Policy {
 
 std::unique_ptr<Policy> make_policy(const Options& options);
 
-// The cheapest run that is large enough: Coop's sliding window. Also every policy's last resort.
+// The cheapest run that is large enough, where no hole is: Coop's sliding window. Also every policy's last resort.
 Run cheapest_window(Scene& scene, Bytes needed, bool may_move);
 
 // The largest piece that could be freed now.

@@ -25,7 +25,10 @@ namespace coop {
 using Bytes = std::size_t;
 using Seconds = double;
 
+constexpr Seconds kShortest = 1e-9;  // below the cost of any op: keeps scores finite
+
 class Engine;
+struct Chunk;
 struct Op;
 struct Storage;
 
@@ -38,6 +41,7 @@ struct alignas(64) Block {
   Block* next = nullptr;  // neighbours in address order
   Block* prev = nullptr;
   Storage* storage = nullptr;  // set when used
+  Chunk* chunk = nullptr;      // that it belongs to
   Bytes offset = 0;
   Bytes bytes = 0;
   State state = State::free;

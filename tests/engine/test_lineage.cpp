@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "check.h"
+#include "chunk.h"
 #include "lineage.h"
 
 using namespace coop;
@@ -140,7 +141,8 @@ class Graph {
   }
 
   const Options options_;
-  Block somewhere_;
+  Chunk around_;
+  Block somewhere_{.chunk = &around_};
   std::map<const Storage*, int> set_of_;  // evicted storages
   std::map<int, Seconds> set_cost_;
   int next_set_ = 0;
@@ -422,7 +424,8 @@ TEST(a_chain_of_100000_ops_is_dropped_in_portions_without_recursion_or_leaks) {
     Options options;
     int dropped = 0, forgotten = 0;
     Lineage lineage(options, [&](Storage&) { ++forgotten; }, [&](Op&) { ++dropped; });
-    Block somewhere;
+    Chunk around;
+    Block somewhere{.chunk = &around};
     Storage* last = lineage.make_storage(1);
     last->block = &somewhere;
     last->held = true;
@@ -470,7 +473,8 @@ TEST(a_chain_of_100000_ops_is_dropped_in_portions_without_recursion_or_leaks) {
 TEST(one_source_with_100000_readers_is_dropped_without_leaks) {
   Options options;
   Lineage lineage(options, [](Storage&) {}, [](Op&) {});
-  Block somewhere;
+  Chunk around;
+  Block somewhere{.chunk = &around};
   Storage* source = lineage.make_storage(1);
   source->block = &somewhere;
   std::vector<Storage*> made;

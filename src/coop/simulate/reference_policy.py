@@ -30,7 +30,7 @@ class Scene:
     side: str
     now: float
     staleness: float
-    """Mean over what was evictable in the last search of windows."""
+    """Mean over what the last search of windows let leave."""
     wanted_too: bool = False
     """What waiting ops will read may leave as well."""
 
@@ -118,52 +118,41 @@ class Item:
     block: Block
     gain: int
     """Bytes that the request could use."""
-    bound: float
-    """What it costs at least: its own op alone."""
     cost: float
-    """With what is evicted around it."""
 
 
 def cheapest_window(scene: Scene, needed: int, may_move: bool) -> Run:
     """The cheapest of all minimal windows: runs of blocks that gain enough, and do not without their first or last block.
 
     Free blocks cost nothing, and what is evictable its score. What is not, and not locked, may be slid aside if moves are
-    allowed: that gains nothing, and costs its bytes over the bandwidth, over the mean staleness found by the search
+    allowed: that gains nothing, and costs its bytes over the bandwidth, over the mean staleness of what left by the search
     before. All else (raw blocks, locked storages) is a wall. A window's price is the sum, per byte gained or not.
 
-    Of several cheapest windows, one is taken if it is also the one with the least sum of bounds (of several such the
-    lowest for a request of the low side, the highest for one of the high side), else the lowest.
+    Of several cheapest windows, the lowest is taken for a request of the low side, the highest for one of the high side.
     """
     runs: list[list[Item]] = [[]]  # between walls
-    stale: list[float] = []
     horizon = max(scene.staleness, SHORTEST)
     for block in scene.arena.blocks:
         storage = block.storage
         if block.state == FREE:
-            runs[-1].append(Item(block, block.bytes, 0.0, 0.0))
+            runs[-1].append(Item(block, block.bytes, 0.0))
         elif storage and storage.evictable(scene.wanted_too):
-            assert storage.producer
-            stale.append(staleness(scene, storage))
-            cost = score(scene, storage)
-            own = storage.producer.cost / stale[-1]
-            bound = cost if storage.wanted or storage.spare else own
-            runs[-1].append(Item(block, block.bytes, bound, cost))
+            runs[-1].append(Item(block, block.bytes, score(scene, storage)))
         elif storage and may_move and not storage.locks:
             cost = block.bytes / scene.options.copy_bandwidth / horizon
-            runs[-1].append(Item(block, 0, cost, cost))
+            runs[-1].append(Item(block, 0, cost))
         else:
             runs.append([])
-    if stale:
-        scene.staleness = plain_sum(stale) / len(stale)
 
     windows = [window for run in runs for window in minimal_windows(run, needed)]
     if not windows:
         return []
-    prices = [price(scene, window, [item.cost for item in window]) for window in windows]
-    bounds = [price(scene, window, [item.bound for item in window]) for window in windows]
-    least = min(bounds)
-    likely = bounds.index(least) if scene.side == LOW else len(bounds) - 1 - bounds[::-1].index(least)
-    best = likely if prices[likely] == min(prices) else prices.index(min(prices))
+    prices = [price(scene, window) for window in windows]
+    least = min(prices)
+    best = prices.index(least) if scene.side == LOW else len(prices) - 1 - prices[::-1].index(least)
+    stale = [staleness(scene, item.block.storage) for item in windows[best] if item.gain and item.block.storage]
+    if stale:
+        scene.staleness = plain_sum(stale) / len(stale)
     return [item.block for item in windows[best]]
 
 
@@ -182,10 +171,10 @@ def minimal_windows(run: list[Item], needed: int) -> list[list[Item]]:
     return windows
 
 
-def price(scene: Scene, window: list[Item], costs: list[float]) -> float:
+def price(scene: Scene, window: list[Item]) -> float:
     """Added exactly, so that the order of the blocks does not matter, and rounded once. The engine adds in extended
     precision, which is the same but for one case in thousands."""
-    whole = sum(map(Fraction, costs), Fraction())
+    whole = sum((Fraction(item.cost) for item in window), Fraction())
     return float(whole / sum(item.gain for item in window) if scene.options.per_byte else whole)
 
 

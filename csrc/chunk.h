@@ -1,0 +1,107 @@
+// Neighbouring blocks, a dozen or so, and what a window costs at least that has a part of them: a search passes over
+// those where nothing is cheap enough.
+//
+// What leaves or is moved makes room for its own bytes, if it leaves, and opens the holes beside it. A window is no cheaper
+// per byte than the cheapest of its storages by that measure: each of its bytes is counted at least once.
+//
+// The bounds only have to be on the safe side. A storage lowers them when it comes, when it gets cheaper and when a hole
+// opens beside it; nothing raises them but a search that walks over the blocks anyway.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+
+#include "types.h"
+
+namespace coop {
+
+// Of scores per byte, over some storages that can be recomputed.
+struct Bound {
+  static constexpr double kNone = std::numeric_limits<double>::infinity();
+
+  // Up to a time not far away, each storage with its own age: no score per byte is below this.
+  Seconds until = 0;
+  double rate = kNone;
+  // After that: no cost per byte is below this, and no storage was used before.
+  double density = kNone;
+  Seconds oldest = kNone;
+
+  void add(double cost_per_byte, Seconds last_access) {
+    rate = std::min(rate, cost_per_byte / std::max(until - last_access, kShortest));
+    density = std::min(density, cost_per_byte);
+    oldest = std::min(oldest, last_access);
+  }
+  void add(const Bound& other) {
+    until = std::min(until, other.until);
+    rate = std::min(rate, other.rate);
+    density = std::min(density, other.density);
+    oldest = std::min(oldest, other.oldest);
+  }
+  double at(Seconds now) const { return now <= until ? rate : density / std::max(now - oldest, kShortest); }
+};
+
+struct Chunk {
+  static constexpr std::uint32_t kMost = 16;
+
+  Chunk* next = nullptr;  // neighbours in address order
+  Chunk* prev = nullptr;
+  Block* first = nullptr;
+  std::uint32_t blocks = 0;
+  Bound own;                     // by the storages' own costs
+  Bound known;                   // by projected costs, where they were known
+  std::uint64_t epoch = 0;       // `known` holds as long as this is the lineage's
+  double moving = Bound::kNone;  // bytes that are moved for each byte that this opens, at least
+
+  const Bound& bound(std::uint64_t now) const { return epoch == now ? known : own; }
+
+  // The block has got a storage, or that has got cheaper, or a hole beside it larger.
+  void note(const Block& block) {
+    if (block.storage) note(block, block.storage->cost);
+  }
+  void add(const Chunk& other) {
+    own.add(other.own);
+    known.add(other.known);
+    if (epoch != other.epoch) epoch = 0;
+    moving = std::min(moving, other.moving);
+  }
+
+  // All bounds as they are. `cost_of` tells what is known of a storage's projected cost. Returns the rate at this moment.
+  template <typename CostOf>
+  double look_again(Seconds now, std::uint64_t in_epoch, CostOf cost_of) {
+    const Seconds oldest = own.oldest;
+    own = known = {.until = oldest < now ? now + (now - oldest) / 64 : now};
+    epoch = in_epoch;
+    moving = Bound::kNone;
+    Bound at_once{.until = now};
+    const Block* block = first;
+    for (std::uint32_t i = 0; i < blocks; ++i, block = block->next) {
+      if (block->storage) note(*block, block->storage->producer ? cost_of(*block->storage) : 0, &at_once);
+    }
+    return at_once.rate;
+  }
+
+ private:
+  // What waiting ops will read counts as if none waited, and is priced at more than a second.
+  void note(const Block& block, Seconds cost, Bound* also = nullptr) {
+    const auto free_bytes = [](const Block* beside) {
+      return beside && beside->state == Block::State::free ? beside->bytes : 0;
+    };
+    const Bytes holes = free_bytes(block.prev) + free_bytes(block.next);
+    if (holes) moving = std::min(moving, static_cast<double>(block.bytes) / static_cast<double>(holes));
+    const Storage& storage = *block.storage;
+    if (!storage.producer) return;
+    const bool spare = !storage.held && !storage.missed;
+    const auto per_byte = [&](Seconds seconds) {
+      return spare ? 0 : std::min(seconds, 1.0) / static_cast<double>(block.bytes + holes);
+    };
+    own.add(per_byte(storage.cost), storage.last_access);
+    known.add(per_byte(cost), storage.last_access);
+    if (also) also->add(per_byte(cost), storage.last_access);
+  }
+};
+
+inline void got_cheaper(const Storage& storage) {
+  if (storage.block) storage.block->chunk->note(*storage.block);
+}
+
+}  // namespace coop
