@@ -7,6 +7,7 @@
 #include "engine_bindings.h"
 #include "out_of_budget.h"
 #include "scope.h"
+#include "tally.h"
 #include "torch_hook.h"
 
 namespace py = pybind11;
@@ -116,6 +117,7 @@ PYBIND11_MODULE(_C, module) {
   install_allocator();
 
   bind_engine(module);
+  bind_tally(module);
   module.def("set_exception", [](py::object type) { out_of_budget = type.release().ptr(); });
   module.def("open", [](const Options& options, bool events) {
     Scope::open(std::make_unique<Scope>(options));

@@ -5,6 +5,7 @@ import json
 import shutil
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -87,12 +88,17 @@ def computing(trace: Trace) -> list[tuple[str, str]]:
     ]
 
 
+def without_scratch(trace):
+    """Of a CPU, an execution trace does not tell it."""
+    return Trace([replace(i, scratch=0) if isinstance(i, Op) else i for i in trace.instructions])
+
+
 def test_it_has_the_ops_and_storages_of_a_recorded_step(both):
     recorded, et, kineto = both
     trace = execution.read(et, kineto)
     assert large(trace) == large(recorded)
     assert computing(trace) == computing(recorded)
-    assert peak_bytes(trace) == pytest.approx(peak_bytes(recorded), rel=0.03)
+    assert peak_bytes(trace) == pytest.approx(peak_bytes(without_scratch(recorded)), rel=0.03)
     assert trace.about["ops without a duration"] == 0 and trace.device == "measured"
     assert recorded.cost / 8 < trace.cost < recorded.cost * 8
 
@@ -102,7 +108,7 @@ def test_it_has_the_ops_and_storages_of_a_network(name, tmp_path):
     step = training(models.get(name, small=True))
     recorded, trace = record(step), execution.read(*profiled(step, tmp_path))
     assert large(trace) == large(recorded) and computing(trace) == computing(recorded)
-    assert peak_bytes(trace) == pytest.approx(peak_bytes(recorded), rel=0.03)
+    assert peak_bytes(trace) == pytest.approx(peak_bytes(without_scratch(recorded)), rel=0.03)
 
 
 def test_it_tells_the_sources_by_their_use(both):

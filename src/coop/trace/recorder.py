@@ -11,8 +11,8 @@ What is recorded differs from what was called in three ways.
    its result does not depend on them.
 3. Ops that only ask for a shape (`zeros_like`) have no inputs: they need no bytes.
 
-Not seen: scratch inside kernels, and tensors of which other threads take care. Sparse tensors have no storage, and are
-left out.
+Scratch is what a kernel has allocated at once, less its results. Not seen: what libraries allocate past PyTorch, and
+tensors of which other threads take care. Sparse tensors have no storage, and are left out.
 """
 
 import time
@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from coop import _C
 from coop.trace.device import tensors_in
 from coop.trace.existing import Existing
 from coop.trace.trace import FRESH, Instruction, Op, Output, Release, Source
@@ -141,33 +142,40 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._schemas: dict[Any, Schema] = {}
         self._next = 0
         self._updates = updates
+        self._tally = _C.Tally()
 
     def __enter__(self) -> "Recorder":
         self.existing.find()
         for storage, kind in self.existing.take():
             self.adopted[storage._cdata] = self._adopt(storage, kind).current
+        self._tally.listen()
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._tally.stop()
         for stored in self.storages.values():
             stored.watch = None
             stored.held = dict.fromkeys(stored.held)  # drops the watches, not the numbers
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        self._tally.begin()
         begin = time.perf_counter_ns()
         result = op(*args, **kwargs)
         nanoseconds = time.perf_counter_ns() - begin
+        most = self._tally.most
         schema = self._schemas.get(op)
         if schema is None:
             schema = self._schemas[op] = Schema(op._schema)
         if not schema.ignored:
-            self._write_down(op, schema, args, kwargs, result, nanoseconds)
+            self._write_down(op, schema, args, kwargs, result, nanoseconds, most)
         return result
 
-    def _write_down(self, op: Any, schema: Schema, args: Any, kwargs: Any, result: Any, nanoseconds: int) -> None:
+    def _write_down(
+        self, op: Any, schema: Schema, args: Any, kwargs: Any, result: Any, nanoseconds: int, most: int
+    ) -> None:
         call, number = _Call(), len(self.ops)
         updates = schema.batch_norm and (schema.training is None or self._trains(schema, args, kwargs))
         statistics: list[Tensor] = []
@@ -190,19 +198,20 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             fresh = any(output.alias == FRESH for output in call.outputs)
             view = bool(call.outputs) and not fresh and not call.writes
             cost = self._cost(op, args, kwargs, result, view, nanoseconds)
-            self._add(schema.name, call, cost, schema.replayable)
+            scratch = max(most - sum(output.bytes for output in call.outputs), 0)
+            self._add(schema.name, call, cost, scratch, schema.replayable)
         if statistics:
             update = _Call()
             for tensor in statistics:
                 if (read := self._read(update, tensor)) is not None:
                     self._write(update, tensor, read, len(self.ops))
-            self._add(f"{schema.name}:statistics", update, 0, True)
+            self._add(f"{schema.name}:statistics", update, 0, 0, True)
 
-    def _add(self, name: str, call: _Call, cost: int, replayable: bool) -> None:
+    def _add(self, name: str, call: _Call, cost: int, scratch: int, replayable: bool) -> None:
         inputs = list(call.inputs)
         renewed = set(call.writes.values())
         writes = tuple(dict.fromkeys(output.alias for output in call.outputs if output.tensor in renewed))
-        op = Op(name, tuple(inputs), tuple(call.outputs), cost, self._phase(), writes, 0, replayable)
+        op = Op(name, tuple(inputs), tuple(call.outputs), cost, self._phase(), writes, scratch, replayable)
         self.ops.append(op)
         self.instructions.append(op)
         for address in call.writes:

@@ -21,7 +21,7 @@ def record(
     """The trace of one call of `step`.
 
     `warm_up` steps are run before, so that the optimizer has its state; then two are recorded, and the trace is that of
-    the second. Costs are the times that the ops took here.
+    the second. Costs are the times that the ops took here; the smaller of two, if both steps did the same.
     """
     if _C.is_open():
         raise RuntimeError("a step is recorded outside of a coop budget: inside, its tensors would count as exposed")
@@ -41,6 +41,10 @@ def assemble(
     """The trace of what was recorded, right after what `before` has recorded."""
     carries = _carried(recorder, before) if before else {}
     sources, rest = _sorted(recorder)
+    costs = [op.cost for op in recorder.ops]
+    if before and _repeated(recorder, before):
+        costs = [min(cost, op.cost) for cost, op in zip(costs, before.ops, strict=True)]
+    cost_of = iter(costs)
     numbers: dict[int, int] = {}
 
     def number(tensor: int) -> int:
@@ -55,7 +59,8 @@ def assemble(
                 instruction = Release(number(tensor))
             case Op():
                 outputs = tuple(replace(output, tensor=number(output.tensor)) for output in instruction.outputs)
-                instruction = replace(instruction, inputs=tuple(map(number, instruction.inputs)), outputs=outputs)
+                inputs = tuple(map(number, instruction.inputs))
+                instruction = replace(instruction, inputs=inputs, outputs=outputs, cost=next(cost_of))
         instructions.append(instruction)
     for position, source in enumerate(sources):
         if source.tensor in carries:
@@ -83,7 +88,7 @@ def _carried(recorder: Recorder, before: Recorder) -> dict[int, int]:
     """For sources: the tensor that takes their place in the following step."""
     held = set(held_at_end(recorder))
     used = set(before.sources())
-    repeated = _signature(recorder) == _signature(before)
+    repeated = _repeated(recorder, before)
     carries: dict[int, int] = {}
     for address, tensor in recorder.adopted.items():
         old, now = before.storages.get(address), recorder.storages.get(address)
@@ -100,6 +105,10 @@ def _carried(recorder: Recorder, before: Recorder) -> dict[int, int]:
         if successor is not None and successor in held:
             carries[tensor] = successor
     return carries
+
+
+def _repeated(recorder: Recorder, before: Recorder) -> bool:
+    return _signature(recorder) == _signature(before)
 
 
 def _signature(recorder: Recorder) -> list[Any]:

@@ -97,7 +97,8 @@ class Trace:
     @property
     def alignment(self) -> int:
         """Of blocks, on the device that the costs are of."""
-        return self.about.get("alignment", ALIGNMENT)
+        found: int = self.about.get("alignment", ALIGNMENT)
+        return found
 
     @property
     def ops(self) -> Iterator[Op]:
