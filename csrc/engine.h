@@ -42,8 +42,8 @@ class Driver {
   virtual void detach(Storage& storage) = 0;
   // The bytes of a held storage are at its block's offset from now on.
   virtual void attach(Storage& storage) = 0;
-  // Copies inside the arena; the ranges may overlap.
-  virtual void copy(Bytes to, Bytes from, Bytes bytes) = 0;
+  // Copies inside the arena, and returns the time it took; the ranges may overlap.
+  virtual Seconds copy(Bytes to, Bytes from, Bytes bytes) = 0;
   // A record or a storage is gone: release what belongs to it. Called under the engine's lock.
   virtual void drop(Op& op) = 0;
   virtual void drop(Storage& storage) = 0;
@@ -169,7 +169,7 @@ class Engine {
   Block* take(Bytes bytes, Side side);
   void give_back(Block* block);
   Block* make_room(Bytes bytes, Side side);
-  Block* clear(Run run, bool wanted_too);
+  Block* clear(Run run, Scene& scene);
   Shortage shortage(Bytes needed) const;
   Shortage thrashing(Bytes needed) const;
   Block* evict(Storage& storage);
@@ -221,7 +221,7 @@ class Engine {
   Classes classes_;
   std::unique_ptr<Policy> policy_;
   Seconds now_ = 0;
-  Seconds staleness_ = 0;
+  Terms terms_;
   std::atomic<Seconds> room_seconds_ = 0;
   std::atomic<Side> side_ = Side::low;  // other threads may allocate while the next op is prepared
   Bytes cached_ = 0, peak_ = 0;

@@ -302,6 +302,10 @@ void Player::overwritten() {
   if (old_) engine_->reconsider(*std::exchange(old_, nullptr));
 }
 
+Seconds Player::copy(Bytes, Bytes, Bytes bytes) {
+  return static_cast<Seconds>(bytes) / engine_->options().copy_bandwidth;
+}
+
 Seconds Player::replay(Op& op, Block* target, Block** produced) {
   const auto& instruction = *static_cast<const Instruction*>(op.recipe);
   std::vector<Block*> blocks;

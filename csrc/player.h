@@ -61,7 +61,7 @@ class Player final : public Driver {
   Seconds replay(Op& op, Block* target, Block** produced) override;
   void detach(Storage&) override {}
   void attach(Storage&) override {}
-  void copy(Bytes, Bytes, Bytes) override {}
+  Seconds copy(Bytes to, Bytes from, Bytes bytes) override;
   void drop(Op&) override {}
   void drop(Storage&) override {}
   void evacuate(Storage&) override {}

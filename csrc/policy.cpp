@@ -3,8 +3,8 @@
 // Coop's score of a storage is c / s: projected cost over staleness. What differs from the authors' code: every window is
 // shrunk from the left before it is compared, the last one too; a staleness of zero is a small number instead of a
 // division by zero; cost is per byte of the window (Options::per_byte), because the sum alone prefers small dear results;
-// storages nobody holds cost nothing; a source in the way is a wall only if it is locked or dearer to move than the
-// window next to it.
+// storages nobody holds cost nothing; a source in the way, or a result that is dear, is moved aside, and a wall only if
+// it is locked.
 #include "policy.h"
 
 #include <algorithm>
@@ -26,6 +26,11 @@ double score(Scene& scene, Storage& storage) {
   if (storage.wanted) return score_of_wanted(storage);
   if (storage.spare()) return 0;
   return scene.lineage.projected_cost(storage) / staleness(scene, storage);
+}
+
+double cost_of_moving(const Scene& scene, const Storage& storage) {
+  return static_cast<double>(storage.block->bytes) / scene.options.copy_bandwidth /
+         std::max(scene.terms.staleness, kShortest);
 }
 
 // Scratch that keeps its memory from one search to the next.
@@ -66,15 +71,15 @@ Run free_window(Scene& scene, Bytes needed) {
 
 // The cheapest of all runs of blocks that are large enough, and are not without their first or their last block.
 //
-// What is evictable leaves, what is not may be moved to the run's edge and makes no room itself, raw and locked blocks
-// are walls. Projected costs are dear to find, and memory is slow to walk: so chunks are looked at in the order of what
+// What is evictable leaves. What is not, or is much dearer than its bytes are worth, may be moved to the run's edge and
+// makes no room itself. Raw and locked blocks are walls. Projected costs are dear to find, and memory is slow to walk: so chunks are looked at in the order of what
 // a window costs there at least, until that is more than the cheapest window found, and windows are first priced by what
 // is known of their storages. The result is the same as if all windows had been priced: the cheapest, and of several the
 // one nearest the request's end of the arena.
 class WindowSearch {
  public:
   WindowSearch(Scene& scene, Bytes needed, bool may_move)
-      : scene_(scene), needed_(needed), may_move_(may_move), horizon_(std::max(scene.staleness, kShortest)) {}
+      : scene_(scene), needed_(needed), may_move_(may_move), horizon_(std::max(scene.terms.staleness, kShortest)) {}
 
   Run cheapest() {
     std::vector<Place>& places = scratch<Place>();
@@ -208,7 +213,7 @@ class WindowSearch {
     if (block->state == Block::State::free) return true;
     const Storage* storage = block->storage;
     if (!storage) return false;
-    if (storage->evictable(scene_.wanted_too)) {
+    if (storage->evictable(scene_.wanted_too) && !(may_move_ && stays(scene_, *block->storage))) {
       if (storage->wanted) {
         item.cost = score_of_wanted(*storage);
       } else if (!storage->spare()) {
@@ -217,7 +222,7 @@ class WindowSearch {
       return true;
     }
     if (!may_move_ || storage->locks) return false;
-    item.cost = static_cast<double>(block->bytes) / scene_.options.copy_bandwidth / horizon_;
+    item.cost = cost_of_moving(scene_, *storage);
     item.gain = 0;
     return true;
   }
@@ -227,18 +232,18 @@ class WindowSearch {
     return static_cast<double>(scene_.options.per_byte ? whole / static_cast<long double>(gain) : whole);
   }
 
-  // A move should serve as long as what leaves now has been of no use.
   void remember(const Run& run) {
     Seconds sum = 0;
     std::size_t count = 0;
     for (const Block* block = run.first;; block = block->next) {
-      if (block->storage && block->storage->evictable(scene_.wanted_too)) {
+      if (block->storage && !stays(scene_, *block->storage)) {
         sum += staleness(scene_, *block->storage);
         ++count;
       }
       if (block == run.last) break;
     }
-    if (count) scene_.staleness = sum / static_cast<double>(count);
+    if (count) scene_.found.staleness = sum / static_cast<double>(count);
+    scene_.found.price = scene_.options.per_byte ? least_ : least_ / static_cast<double>(needed_);
   }
 
   Scene& scene_;
@@ -319,6 +324,17 @@ std::unique_ptr<Policy> make_policy(const Options& options) {
   }
   if (!options.window) return std::make_unique<Single<Dte>>();
   return std::make_unique<Coop>();
+}
+
+bool stays(Scene& scene, Storage& storage) {
+  constexpr double kClearly = 4;  // prices change from one search to the next
+  if (!storage.evictable(scene.wanted_too)) return true;
+  const Options& options = scene.options;
+  const bool windows = options.policy == PolicyKind::coop && options.window;
+  if (!windows || !options.move || storage.wanted || storage.spare() || scene.terms.price == Terms().price)
+    return false;
+  const double room = kClearly * scene.terms.price * static_cast<double>(storage.block->bytes);
+  return score(scene, storage) > cost_of_moving(scene, storage) + room;
 }
 
 Run cheapest_window(Scene& scene, Bytes needed, bool may_move) {

@@ -5,6 +5,7 @@
 // LRU name one storage at a time.
 #pragma once
 
+#include <limits>
 #include <memory>
 
 #include "arena.h"
@@ -13,6 +14,13 @@
 
 namespace coop {
 
+// What the last search has paid: a move should serve as long as what left had been of no use, and the bytes of what is
+// moved are not gained.
+struct Terms {
+  Seconds staleness = 0;                                   // mean, of what left
+  double price = std::numeric_limits<double>::infinity();  // of a byte
+};
+
 // What a policy may look at.
 struct Scene {
   const Options& options;
@@ -20,7 +28,8 @@ struct Scene {
   Lineage& lineage;
   Side side = Side::low;  // where the request would like to lie
   Seconds now = 0;
-  Seconds staleness = 0;    // mean, of what the last search let leave: the horizon that prices a move
+  Terms terms;              // by which moves are priced
+  Terms found;              // for the next search
   bool wanted_too = false;  // what waiting ops will read may leave; else it can only be moved, like what is pinned
 };
 
@@ -39,6 +48,9 @@ std::unique_ptr<Policy> make_policy(const Options& options);
 
 // The cheapest run that is large enough, where no hole is: Coop's sliding window. Also every policy's last resort.
 Run cheapest_window(Scene& scene, Bytes needed, bool may_move);
+
+// Whether a storage of a run is moved to its edge instead of leaving: it cannot leave, or is dear and quickly moved.
+bool stays(Scene& scene, Storage& storage);
 
 // The largest piece that could be freed now.
 Bytes largest_run(const Arena& arena, bool may_move);

@@ -22,7 +22,7 @@ class Watch {
 Block* Engine::make_room(Bytes bytes, Side side) {
   const Watch all;
   const Bytes needed = arena_.round(bytes);
-  Scene scene{options_, arena_, lineage_, side, now_, staleness_};
+  Scene scene{options_, arena_, lineage_, side, now_, terms_, terms_};
   Block* block = nullptr;
   ++counts_.searches;
   while (!block) {
@@ -32,7 +32,10 @@ Block* Engine::make_room(Bytes bytes, Side side) {
       for (const bool wanted_too : {false, true}) {
         scene.wanted_too = wanted_too;
         run = policy_->choose(scene, needed);
-        if (!run.first) run = cheapest_window(scene, needed, options_.rescue);
+        if (!run.first) {
+          scene.terms.price = Terms().price;
+          run = cheapest_window(scene, needed, options_.rescue);
+        }
         if (run.first) break;
       }
     }
@@ -44,21 +47,21 @@ Block* Engine::make_room(Bytes bytes, Side side) {
       room_seconds_ += all.seconds();
       throw shortage(needed);
     }
-    Block* hole = clear(run, scene.wanted_too);
+    Block* hole = clear(run, scene);
     if (hole->bytes >= needed) block = arena_.take(hole, needed, side);
   }
-  staleness_ = scene.staleness;
+  terms_ = scene.found;
   fragmentation_sum_ += static_cast<double>(arena_.free_bytes()) / static_cast<double>(arena_.capacity());
   ++fragmentation_count_;
   room_seconds_ += all.seconds();
   return block;
 }
 
-// Empties a run of blocks: what is evictable leaves, what may only move slides to the low edge. Returns the hole.
-Block* Engine::clear(Run run, bool wanted_too) {
+// Empties a run of blocks: what stays slides to the low edge. Returns the hole.
+Block* Engine::clear(Run run, Scene& scene) {
   std::vector<Storage*> leaving, staying;
   for (Block* block = run.first;; block = block->next) {
-    if (Storage* storage = block->storage) (storage->evictable(wanted_too) ? leaving : staying).push_back(storage);
+    if (Storage* storage = block->storage) (stays(scene, *storage) ? staying : leaving).push_back(storage);
     if (block == run.last) break;
   }
   Block* hole = run.first;
@@ -100,12 +103,10 @@ Block* Engine::slide(Storage& storage) {
 }
 
 void Engine::moved(Storage& storage, Bytes from) {
-  const Watch watch;
-  driver_.copy(storage.block->offset, from, storage.bytes);
+  counts_.move_seconds += driver_.copy(storage.block->offset, from, storage.bytes);
   if (storage.held) driver_.attach(storage);
   ++counts_.moves;
   counts_.moved_bytes += storage.bytes;
-  counts_.move_seconds += watch.seconds();
   note(EventKind::move, storage, static_cast<double>(from));
 }
 

@@ -275,7 +275,11 @@ void Scope::attach(Storage& storage) {
   watch_pointer(impl);
 }
 
-void Scope::copy(Bytes to, Bytes from, Bytes bytes) { std::memmove(base_ + to, base_ + from, bytes); }
+Seconds Scope::copy(Bytes to, Bytes from, Bytes bytes) {
+  const auto start = std::chrono::steady_clock::now();
+  std::memmove(base_ + to, base_ + from, bytes);
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
 
 void Scope::drop(Op& op) { delete static_cast<Recipe*>(op.recipe); }
 

@@ -83,7 +83,7 @@ class Scope final : public Driver {
   Seconds replay(Op& op, Block* target, Block** produced) override;
   void detach(Storage& storage) override;
   void attach(Storage& storage) override;
-  void copy(Bytes to, Bytes from, Bytes bytes) override;
+  Seconds copy(Bytes to, Bytes from, Bytes bytes) override;
   void drop(Op& op) override;
   void drop(Storage& storage) override;
   void evacuate(Storage& storage) override;

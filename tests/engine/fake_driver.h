@@ -376,7 +376,10 @@ class FakeDriver final : public Driver {
     tensor.state = Tensor::State::attached;
     tensor.offset = storage.block->offset;
   }
-  void copy(Bytes to, Bytes from, Bytes bytes) override { std::memmove(at(to, bytes), at(from, bytes), bytes); }
+  Seconds copy(Bytes to, Bytes from, Bytes bytes) override {
+    std::memmove(at(to, bytes), at(from, bytes), bytes);
+    return 0;
+  }
   void drop(Op& op) override {
     auto* recipe = static_cast<Recipe*>(op.recipe);
     CHECK_EQUAL(recipes_.erase(recipe->seed), 1u);
@@ -569,7 +572,10 @@ class FakeDriver final : public Driver {
     };
     for (const Place& place : places) {
       if (is_in(evicted, place.id)) CHECK(place.evictable);
-      if (is_in(moved, place.id)) CHECK((!place.evictable || place.wanted) && !is_in(evicted, place.id));
+      if (is_in(moved, place.id)) {
+        CHECK(!place.evictable || place.wanted || engine_.options().move);
+        CHECK(!is_in(evicted, place.id));
+      }
     }
     const Options& options = engine_.options();
     if ((evicted.empty() && moved.empty()) || options.policy != PolicyKind::coop || !options.window) return block;

@@ -28,7 +28,7 @@ class Stage {
         arena_(total(items), 1, options.placement),
         lineage_(
             options_, [](Storage&) {}, [](Op&) {}),
-        scene{options_, arena_, lineage_, Side::low, 100, 0} {
+        scene{options_, arena_, lineage_, Side::low, 100, {}, {}} {
     for (const Item& item : items) blocks.push_back(arena_.allocate(item.bytes, Side::low));
     for (std::size_t i = 0; i < items.size(); ++i) {
       const Item& item = items[i];
@@ -104,12 +104,15 @@ std::optional<Worth> worth(Scene& scene, const Block& block, bool may_move, Seco
   if (block.state == Block::State::free) return Worth{0, block.bytes};
   Storage* storage = block.storage;
   if (!storage || storage->locks) return std::nullopt;
+  const auto bytes = static_cast<double>(block.bytes);
+  const double moving = bytes / scene.options.copy_bandwidth / std::max(horizon, kShortest);
   if (storage->producer && !storage->pins) {
     const Seconds stale = std::max(scene.now - storage->last_access, kShortest);
-    return Worth{storage->held ? scene.lineage.projected_cost(*storage) / stale : 0, block.bytes};
+    const double leaving = storage->held ? scene.lineage.projected_cost(*storage) / stale : 0;
+    if (!may_move || !(leaving > moving + 4 * scene.terms.price * bytes)) return Worth{leaving, block.bytes};
   }
   if (!may_move) return std::nullopt;
-  return Worth{static_cast<double>(block.bytes) / scene.options.copy_bandwidth / std::max(horizon, kShortest), 0};
+  return Worth{moving, 0};
 }
 
 double value_of(Scene& scene, Run run, bool may_move, Seconds horizon, Bytes& gain) {
@@ -184,7 +187,7 @@ TEST(a_staleness_of_zero_is_no_reason_for_inf_or_nan_or_a_false_shortage) {
     const check::Context context("policy", static_cast<int>(kind));
     Stage all_fresh(options(kind), {{Kind::held, 4, 1, 100}, {Kind::held, 4, 2, 100}, {Kind::held, 4, 0, 100}});
     CHECK(all_fresh.choose(4).first != nullptr);
-    CHECK(std::isfinite(all_fresh.scene.staleness));
+    CHECK(std::isfinite(all_fresh.scene.found.staleness));
     // A fresh storage enters and leaves the window before an old one: nothing may be left of it in the sum.
     Stage mixed(options(kind), {{Kind::held, 8, 100, 100}, {Kind::held, 8, 100, 100}, {Kind::held, 8, 1, 0}});
     CHECK_EQUAL(mixed.choose(8).first, mixed.blocks[2]);
@@ -209,12 +212,14 @@ TEST(the_window_is_the_cheapest_of_all_runs) {
         Stage stage(chosen, random_items(random, round % 40 ? 24 : 200));
         // The same again, somewhat later: what the first search has found out of the arena's parts still counts, or not.
         for (int again = 0; again < 3; ++again) {
-          const Seconds horizon = stage.scene.staleness = random.chance(50) ? 0 : 10;
+          const Seconds horizon = stage.scene.terms.staleness = random.chance(50) ? 0 : 10;
+          if (random.chance(50)) stage.scene.terms.price = std::pow(10.0, -static_cast<double>(random.below(8)));
+          const bool all_may_leave = std::isinf(stage.scene.terms.price);
           const Bytes needed = stage.arena().largest_free() + random.between(1, 60);
           const double least = least_value(stage.scene, needed, move, horizon);
           const Run run = stage.choose(needed);
           CHECK_EQUAL(run.first != nullptr, std::isfinite(least));
-          CHECK_EQUAL(largest_run(stage.arena(), move) >= needed, std::isfinite(least));
+          if (all_may_leave) CHECK_EQUAL(largest_run(stage.arena(), move) >= needed, std::isfinite(least));
           if (!run.first) {
             ++none;
             continue;
@@ -304,7 +309,7 @@ TEST(a_run_never_begins_or_ends_with_something_that_only_moves) {
   check::Random random(5);
   for (int round = 0; round < 2000; ++round) {
     Stage stage(options(), random_items(random));
-    stage.scene.staleness = 1;
+    stage.scene.terms.staleness = 1;
     const Run run = stage.choose(random.between(1, 40));
     if (!run.first) continue;
     for (const Block* end : {run.first, run.last}) CHECK(!end->storage || end->storage->evictable());
@@ -377,17 +382,35 @@ TEST(a_source_is_moved_only_if_that_is_cheaper_than_another_window) {
         {Kind::free, 4}, {Kind::source, 2}, {Kind::free, 4}, {Kind::raw, 1}, {Kind::held, 8, cost, 90}};
   };
   Stage cheap(chosen, items(1));
-  cheap.scene.staleness = 10;
+  cheap.scene.terms.staleness = 10;
   CHECK_EQUAL(cheap.choose(8).first, cheap.blocks[4]);
   Stage dear(chosen, items(3));
-  dear.scene.staleness = 10;
+  dear.scene.terms.staleness = 10;
   CHECK_EQUAL(dear.choose(8).first, dear.blocks[0]);
+}
+
+TEST(what_is_dear_and_quickly_moved_stays_if_its_bytes_are_not_worth_it) {
+  Options chosen = options();
+  chosen.copy_bandwidth = 1e6;
+  Stage stage(chosen,
+              {{Kind::held, 8, 1e-3, 90}, {Kind::held, 4, 1, 90}, {Kind::held, 8, 1e-3, 90}, {Kind::source, 4}});
+  const auto dear = [&]() -> Storage& { return *stage.blocks[1]->storage; };
+  stage.scene.terms = {10, 1e-4};
+  const Run run = stage.choose(16);
+  CHECK(run.first == stage.blocks[0] && run.last == stage.blocks[2]);
+  CHECK(stays(stage.scene, dear()));
+  CHECK(!stays(stage.scene, *stage.blocks[0]->storage));
+  CHECK(!stage.choose(20).first);  // without its bytes there is not enough
+  stage.scene.terms.price = 1;     // now bytes are dear
+  CHECK(!stays(stage.scene, dear()));
+  CHECK(stage.choose(20).first == stage.blocks[0]);
 }
 
 TEST(a_search_leaves_the_mean_staleness_of_what_leaves) {
   Stage stage(options(), {{Kind::held, 4, 1, 90}, {Kind::dead, 4, 1, 70}, {Kind::source, 4}, {Kind::free, 4}});
   stage.choose(8);
-  CHECK_NEAR(stage.scene.staleness, 20.0);
+  CHECK_NEAR(stage.scene.found.staleness, 20.0);
+  stage.scene.terms.staleness = stage.scene.found.staleness;
   stage.choose(5);
-  CHECK_NEAR(stage.scene.staleness, 30.0);
+  CHECK_NEAR(stage.scene.found.staleness, 30.0);
 }

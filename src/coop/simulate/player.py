@@ -20,7 +20,7 @@ class Simulation:
     status: str
     """ok, out_of_memory or thrash."""
     overhead: float | None
-    """Time in ops, recomputation included, over time in ops without a limit. None: it did not run to its end."""
+    """Time in ops, recomputation and moves included, over time in ops without a limit. None: it did not run to its end."""
     budget: int
     ratio: float
     """Of the budget to the step's own peak."""
@@ -64,6 +64,9 @@ class Player:
         """`alignment` of blocks: if it is not given, that of the device that the trace is of."""
         self.trace = trace
         self.alignment = alignment = trace.alignment if alignment is None else alignment
+        self._options: dict[str, Any] = {"alignment": self.alignment}
+        if trace.copy_bandwidth is not None:
+            self._options["copy_bandwidth"] = float(trace.copy_bandwidth)
         self._program = _C.Program()
         for instruction in trace.instructions:
             match instruction:
@@ -99,7 +102,7 @@ class Player:
         return Floor(unlimited["stats"]["floor"], unlimited["floor_setter"])
 
     def _unlimited(self, policy: str, **switches: Any) -> dict[str, Any]:
-        options = options_for(policy, self._enough, 0, {"alignment": self.alignment} | switches | {"keep_dead": False})
+        options = options_for(policy, self._enough, 0, self._options | switches | {"keep_dead": False})
         return _C.play(options, self._program, 1, 1.0, False)
 
     def play(
@@ -115,13 +118,13 @@ class Player:
     ) -> Simulation:
         """`budget`: bytes, or a share of the peak if it is a float."""
         size = int(budget * self.peak) if isinstance(budget, float) else budget
-        options = options_for(policy, size, checks, {"alignment": self.alignment} | switches)
+        options = options_for(policy, size, checks, self._options | switches)
         result = _C.play(options, self._program, steps, limit - 1, events)
         stats = Stats(**result["stats"])
         done = result["status"] == "ok"
         return Simulation(
             status=result["status"],
-            overhead=(stats.op_seconds + stats.recompute_seconds) / (stats.op_seconds or 1.0) if done else None,
+            overhead=(stats.op_seconds + stats.recompute_seconds + stats.move_seconds) / (stats.op_seconds or 1.0) if done else None,
             budget=size,
             ratio=size / self.peak if self.peak else 1.0,
             stats=stats,

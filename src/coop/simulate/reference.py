@@ -153,13 +153,13 @@ class Step:
             exact_costs=0,
             union_find_costs=0,
             search_seconds=0.0,
-            move_seconds=0.0,
+            move_seconds=engine.move_seconds,
             fragmentation=total / len(shares) if shares else 0.0,
         )
         done = self.status == "ok"
         return Simulation(
             status=self.status,
-            overhead=(stats.op_seconds + stats.recompute_seconds) / (stats.op_seconds or 1.0) if done else None,
+            overhead=(stats.op_seconds + stats.recompute_seconds + stats.move_seconds) / (stats.op_seconds or 1.0) if done else None,
             budget=self.options.budget,
             ratio=self.options.budget / peak if peak else 1.0,
             stats=stats,

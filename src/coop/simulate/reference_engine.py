@@ -4,14 +4,15 @@ Part of the specification in reference.py.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 
 from coop._C import Options
 from coop.budget import Event
 from coop.simulate.reference_arena import FREE, LOW, RAW, USED, Arena, Block, Classes
 from coop.simulate.reference_lineage import Lineage, Op, Storage
 from coop.simulate.reference_orphans import Orphans
-from coop.simulate.reference_policy import Run, Scene, cheapest_window, choose
+from coop.simulate.reference_policy import Run, Scene, Terms, cheapest_window, choose, stays
 from coop.simulate.reference_walk import ShortageError, Walk
 from coop.trace.trace import Op as Instruction
 
@@ -53,7 +54,8 @@ class Engine:
         self.now = 0.0
         self.side = LOW
         """Where the outputs of the op that runs next should go."""
-        self.staleness = 0.0
+        self.terms = Terms()
+        self.move_seconds = 0.0
         self.free_shares: list[float] = []
         """Free bytes over capacity, after each request that had to make room."""
         self.orphans = Orphans(self)
@@ -235,7 +237,7 @@ class Engine:
 
     def _make_room(self, size: int, side: str) -> Block:
         needed = self.arena.round(size)
-        scene = Scene(self.options, self.arena, self.lineage, side, self.now, self.staleness)
+        scene = Scene(self.options, self.arena, self.lineage, side, self.now, self.terms, self.terms)
         self.counts.searches += 1
         while True:
             run = self._search(scene, needed)
@@ -243,28 +245,31 @@ class Engine:
             if not run:
                 self.events.append(Event("shortage", self.now, 0, 0, needed, 0.0))
                 raise ShortageError(needed)
-            hole = self._clear(run, scene.wanted_too)
+            hole = self._clear(run, scene)
             if hole.bytes >= needed:
                 break
         block = self.arena.take(hole, needed, side)
-        self.staleness = scene.staleness
+        self.terms = scene.found
         self.free_shares.append(self.arena.free_bytes / self.arena.capacity)
         return block
 
     def _search(self, scene: Scene, needed: int) -> Run:
         """What waiting ops will read leaves only if nothing else makes room. Where the policy has no answer, any policy
-        takes the cheapest window."""
+        takes the cheapest window, and what can leave does, however dear it is."""
         if needed > self.arena.capacity:
             return []
         for scene.wanted_too in (False, True):
-            if run := choose(scene, needed) or cheapest_window(scene, needed, self.options.rescue):
+            if run := choose(scene, needed):
+                return run
+            scene.terms = replace(scene.terms, price=inf)
+            if run := cheapest_window(scene, needed, self.options.rescue):
                 return run
         return []
 
-    def _clear(self, run: Run, wanted_too: bool) -> Block:
-        """Empties a run: what is evictable leaves, then the rest slides to the low edge. Returns the hole."""
+    def _clear(self, run: Run, scene: Scene) -> Block:
+        """Empties a run: what does not stay leaves, then the rest slides to the low edge. Returns the hole."""
         storages = [block.storage for block in run if block.storage]
-        leaving = [storage for storage in storages if storage.evictable(wanted_too)]
+        leaving = [block.storage for block in run if block.storage and not stays(scene, block)]
         hole = run[0]
         for storage in leaving:
             hole = self._evict(storage)
@@ -298,6 +303,7 @@ class Engine:
         hole = self.arena.slide_down(block)
         self.counts.moves += 1
         self.counts.moved_bytes += storage.bytes
+        self.move_seconds += storage.bytes / self.options.copy_bandwidth
         self.note("move", storage, block, float(before))
         return hole
 

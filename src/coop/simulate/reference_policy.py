@@ -7,6 +7,7 @@ at a time, and are asked again until the hole is large enough.
 
 from dataclasses import dataclass
 from fractions import Fraction
+from math import inf
 
 from coop._C import Options
 from coop.simulate.reference_arena import FREE, LOW, Arena, Block
@@ -14,10 +15,22 @@ from coop.simulate.reference_lineage import Lineage, Storage
 
 SHORTEST = 1e-9
 """Seconds. Keeps scores finite."""
+CLEARLY = 4
+"""Times the price of its bytes."""
 FAR = 64
 """Blocks that the search for spare storages looks at."""
 
 Run = list[Block]
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the last search of windows has paid."""
+
+    staleness: float = 0.0
+    """Mean over what left."""
+    price: float = inf
+    """Of a byte."""
 
 
 @dataclass
@@ -29,8 +42,10 @@ class Scene:
     lineage: Lineage
     side: str
     now: float
-    staleness: float
-    """Mean over what the last search of windows let leave."""
+    terms: Terms
+    """By which moves are priced."""
+    found: Terms
+    """For the next search."""
     wanted_too: bool = False
     """What waiting ops will read may leave as well."""
 
@@ -126,21 +141,19 @@ def cheapest_window(scene: Scene, needed: int, may_move: bool) -> Run:
 
     Free blocks cost nothing, and what is evictable its score. What is not, and not locked, may be slid aside if moves are
     allowed: that gains nothing, and costs its bytes over the bandwidth, over the mean staleness of what left by the search
-    before. All else (raw blocks, locked storages) is a wall. A window's price is the sum, per byte gained or not.
+    before. So may what is much dearer than its bytes are worth. All else (raw blocks, locked storages) is a wall. A window's price is the sum, per byte gained or not.
 
     Of several cheapest windows, the lowest is taken for a request of the low side, the highest for one of the high side.
     """
     runs: list[list[Item]] = [[]]  # between walls
-    horizon = max(scene.staleness, SHORTEST)
     for block in scene.arena.blocks:
         storage = block.storage
         if block.state == FREE:
             runs[-1].append(Item(block, block.bytes, 0.0))
-        elif storage and storage.evictable(scene.wanted_too):
+        elif storage and storage.evictable(scene.wanted_too) and not (may_move and stays(scene, block)):
             runs[-1].append(Item(block, block.bytes, score(scene, storage)))
         elif storage and may_move and not storage.locks:
-            cost = block.bytes / scene.options.copy_bandwidth / horizon
-            runs[-1].append(Item(block, 0, cost))
+            runs[-1].append(Item(block, 0, cost_of_moving(scene, block)))
         else:
             runs.append([])
 
@@ -151,9 +164,29 @@ def cheapest_window(scene: Scene, needed: int, may_move: bool) -> Run:
     least = min(prices)
     best = prices.index(least) if scene.side == LOW else len(prices) - 1 - prices[::-1].index(least)
     stale = [staleness(scene, item.block.storage) for item in windows[best] if item.gain and item.block.storage]
-    if stale:
-        scene.staleness = plain_sum(stale) / len(stale)
+    scene.found = Terms(
+        plain_sum(stale) / len(stale) if stale else scene.found.staleness,
+        least if scene.options.per_byte else least / needed,
+    )
     return [item.block for item in windows[best]]
+
+
+def cost_of_moving(scene: Scene, block: Block) -> float:
+    return block.bytes / scene.options.copy_bandwidth / max(scene.terms.staleness, SHORTEST)
+
+
+def stays(scene: Scene, block: Block) -> bool:
+    """Whether a storage is moved to the edge of a run instead of leaving: it cannot leave, or moving it and doing without
+    its bytes is clearly cheaper."""
+    storage, options = block.storage, scene.options
+    assert storage
+    if not storage.evictable(scene.wanted_too):
+        return True
+    windows = options.policy.name == "coop" and options.window
+    if not windows or not options.move or storage.wanted or storage.spare or scene.terms.price == inf:
+        return False
+    room = CLEARLY * scene.terms.price * block.bytes
+    return score(scene, storage) > cost_of_moving(scene, block) + room
 
 
 def minimal_windows(run: list[Item], needed: int) -> list[list[Item]]:

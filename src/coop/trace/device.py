@@ -35,6 +35,11 @@ class Device:
     flops: dict[str, float]
     """FLOP/s for each dtype. Others count as float32."""
 
+    @property
+    def about(self) -> dict[str, Any]:
+        """What a trace with its costs says of it."""
+        return {"alignment": self.alignment, "copy_bandwidth": self.bandwidth / 2}  # each byte is read and written
+
     def cost(self, op: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any, view: bool) -> int:
         """Nanoseconds of one call. A view computes nothing and moves nothing."""
         name = op.overloadpacket.__name__

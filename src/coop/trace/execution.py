@@ -55,7 +55,7 @@ def read(path: str | Path, kineto_path: str | Path | None = None, device: Device
         about["ops without a duration"] = sum(node.function not in durations.host for node in nodes)
     elif device is not None:
         cost, costs = _modelled(device), device.name
-        about["alignment"] = device.alignment
+        about |= device.about
     else:
         cost, costs = (lambda _: 0), "no costs"
     where = _device_of(nodes)

@@ -39,7 +39,7 @@ def shape_trace(
             return device.cost(op, args, kwargs, result, view)
 
         trace = record(step, name=network.name, cost=cost, device=device.name)
-    trace.about |= {"batch": batch, "alignment": device.alignment}
+    trace.about |= {"batch": batch} | device.about
     return trace
 
 

@@ -92,7 +92,16 @@ class Trace:
             raise TraceError(f"what a trace is about should be a table, not {self.about!r}")
         if not isinstance(self.alignment, int) or self.alignment < 1 or self.alignment & (self.alignment - 1):
             raise TraceError(f"its alignment must be a power of two, not {self.alignment!r}")
+        bandwidth = self.copy_bandwidth
+        if bandwidth is not None and not (isinstance(bandwidth, int | float) and bandwidth > 0):
+            raise TraceError(f"its copy_bandwidth must be a number of bytes per second, not {bandwidth!r}")
         check(self.instructions)
+
+    @property
+    def copy_bandwidth(self) -> float | None:
+        """Bytes per second that can be moved inside the device's memory, if that is known."""
+        found: float | None = self.about.get("copy_bandwidth")
+        return found
 
     @property
     def alignment(self) -> int:

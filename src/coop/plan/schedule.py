@@ -1,0 +1,82 @@
+"""From a sequence of nodes to a plan: what is computed decides what has to be in memory, and nothing stays longer.
+
+A value is freed after the last node that reads it before it is made again; so a sequence, in which nodes may be repeated,
+says everything about a plan without paging.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from coop.plan.check import check
+from coop.plan.graph import Graph
+from coop.plan.plan import Plan, PlanError, Step
+
+
+class Profile(NamedTuple):
+    duration: int
+    peak: int
+    memory: list[int]
+    """Bytes in memory while each computation runs."""
+
+
+def frees(graph: Graph, sequence: Sequence[int]) -> list[tuple[int, ...]]:
+    """For each computation, the values that are freed right after it. Raises PlanError if something is read before it is made."""
+    needed = {number for number, value in enumerate(graph.values) if value.kept}
+    found: list[tuple[int, ...]] = [()] * len(sequence)
+    for at in range(len(sequence) - 1, -1, -1):
+        node = graph.nodes[sequence[at]]
+        touched = dict.fromkeys((*node.inputs, *node.outputs))
+        gone = set(node.overwritten())
+        found[at] = tuple(value for value in touched if value not in needed and value not in gone)
+        needed.difference_update(node.outputs)
+        needed.update(node.inputs)
+    if needed:
+        raise PlanError(f"value {min(needed)} is read before it is made")
+    return found
+
+
+def profile(graph: Graph, sequence: Sequence[int]) -> Profile:
+    """What the sequence costs in time and memory."""
+    sizes = [value.bytes for value in graph.values]
+    freed = frees(graph, sequence)
+    memory: set[int] = set()
+    used = duration = done = 0
+    levels = []
+    for at, number in enumerate(sequence):
+        node = graph.nodes[number]
+        base = graph.base[done]
+        if number == done:
+            done += 1
+        for value in node.overwritten():
+            memory.remove(value)
+            used -= sizes[value]
+        for value in node.outputs:
+            if value not in memory:
+                memory.add(value)
+                used += sizes[value]
+        levels.append(base + used + node.scratch)
+        duration += node.cost
+        for value in freed[at]:
+            memory.remove(value)
+            used -= sizes[value]
+    return Profile(duration, max([*levels, graph.base[-1] + used]), levels)
+
+
+def steps_of(graph: Graph, sequence: Sequence[int]) -> tuple[Step, ...]:
+    freed = frees(graph, sequence)
+    steps: list[Step] = []
+    for at, number in enumerate(sequence):
+        steps.append(Step("compute", number))
+        steps.extend(Step("free", value) for value in freed[at])
+    return tuple(steps)
+
+
+def plan_of(graph: Graph, sequence: Sequence[int], budget: int, planner: str, **more: Any) -> Plan:
+    """The plan of a sequence, checked. Raises PlanError if it is not legal."""
+    draft = Plan(steps_of(graph, sequence), graph.fingerprint, budget, planner, 0, graph.cost, 0)
+    found = check(draft, graph)
+    bound = max(int(more.pop("bound", 0)), graph.cost)
+    status = "optimal" if found.duration <= bound else "feasible"
+    return Plan(
+        draft.steps, draft.graph, budget, planner, found.duration, graph.cost, found.peak, bound, status, **more
+    )
