@@ -176,7 +176,7 @@ class _Builder:
             return  # nothing but views
         here = len(self.nodes)
         read = dict.fromkeys(self.storage_of[tensor] for tensor in op.inputs)
-        written = [self.storage_of[op.inputs[index]] for index in op.writes]
+        written = dict.fromkeys(self.storage_of[op.inputs[index]] for index in op.writes)
         inputs = [self.holds[storage] for storage in read if storage in self.holds]
         for value in inputs:
             self.users[value].append(here)

@@ -88,7 +88,7 @@ def floor(graph: Graph) -> tuple[int, int]:
     stuck: set[int] = set()
     most, setter = 0, 0
     for at in range(end + 1):
-        stuck = {v for v in stuck if _until(graph, v) >= at} | {v for v in enters[at]}
+        stuck = {v for v in stuck if _until(graph, v) >= at} | set(enters[at])
         needed, gone, scratch = set(stuck), set[int](), 0
         if at < end:
             node = graph.nodes[at]

@@ -20,13 +20,18 @@ class Profile(NamedTuple):
 
 
 def frees(graph: Graph, sequence: Sequence[int]) -> list[tuple[int, ...]]:
-    """For each computation, the values that are freed right after it. Raises PlanError if something is read before it is made."""
+    """For each computation, the values that are freed right after it.
+
+    Raises PlanError if something is read before it is made, or after it was overwritten.
+    """
     needed = {number for number, value in enumerate(graph.values) if value.kept}
     found: list[tuple[int, ...]] = [()] * len(sequence)
     for at in range(len(sequence) - 1, -1, -1):
         node = graph.nodes[sequence[at]]
         touched = dict.fromkeys((*node.inputs, *node.outputs))
         gone = set(node.overwritten())
+        if lost := gone & needed:
+            raise PlanError(f"value {min(lost)} is read after it was overwritten")
         found[at] = tuple(value for value in touched if value not in needed and value not in gone)
         needed.difference_update(node.outputs)
         needed.update(node.inputs)

@@ -124,7 +124,9 @@ class Player:
         done = result["status"] == "ok"
         return Simulation(
             status=result["status"],
-            overhead=(stats.op_seconds + stats.recompute_seconds + stats.move_seconds) / (stats.op_seconds or 1.0) if done else None,
+            overhead=(stats.op_seconds + stats.recompute_seconds + stats.move_seconds) / (stats.op_seconds or 1.0)
+            if done
+            else None,
             budget=size,
             ratio=size / self.peak if self.peak else 1.0,
             stats=stats,

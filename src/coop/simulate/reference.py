@@ -159,7 +159,9 @@ class Step:
         done = self.status == "ok"
         return Simulation(
             status=self.status,
-            overhead=(stats.op_seconds + stats.recompute_seconds + stats.move_seconds) / (stats.op_seconds or 1.0) if done else None,
+            overhead=(stats.op_seconds + stats.recompute_seconds + stats.move_seconds) / (stats.op_seconds or 1.0)
+            if done
+            else None,
             budget=self.options.budget,
             ratio=self.options.budget / peak if peak else 1.0,
             stats=stats,
