@@ -5,8 +5,6 @@ import random
 from dataclasses import replace
 
 import pytest
-from random_traces import build
-from step_traces import convolutions, transformer
 
 from coop.plan.addresses import assign
 from coop.plan.check import check
@@ -16,6 +14,8 @@ from coop.plan.plan import PlanError, Step, floor
 from coop.plan.schedule import plan_of, profile
 from coop.simulate import Player
 from coop.trace import Op, Output, Release, Source, Trace
+from random_traces import build
+from step_traces import convolutions, transformer
 
 AMPLE = 1 << 50
 

@@ -51,7 +51,7 @@ def assign(plan: Plan, graph: Graph) -> Addresses:
     return Addresses(tuple(sorted(best, key=lambda i: (i.begin, i.offset))), _height(best), used)
 
 
-_ORDERS: tuple[Callable[[Interval], object], ...] = (
+_ORDERS: tuple[Callable[[Interval], tuple[int, int]], ...] = (
     lambda i: (-i.bytes, i.begin),
     lambda i: (-(i.end - i.begin), -i.bytes),
     lambda i: (-i.bytes * (i.end - i.begin), i.begin),
