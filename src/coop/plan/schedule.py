@@ -40,6 +40,21 @@ def frees(graph: Graph, sequence: Sequence[int]) -> list[tuple[int, ...]]:
     return found
 
 
+def prune(graph: Graph, sequence: Sequence[int]) -> list[int]:
+    """Without what is computed again and not read."""
+    needed = {number for number, value in enumerate(graph.values) if value.kept}
+    first = {node: at for at, node in reversed(list(enumerate(sequence)))}
+    kept = []
+    for at in range(len(sequence) - 1, -1, -1):
+        node = graph.nodes[sequence[at]]
+        if first[sequence[at]] != at and needed.isdisjoint(node.outputs):
+            continue
+        kept.append(sequence[at])
+        needed.difference_update(node.outputs)
+        needed.update(node.inputs)
+    return kept[::-1]
+
+
 def profile(graph: Graph, sequence: Sequence[int]) -> Profile:
     """What the sequence costs in time and memory."""
     sizes = [value.bytes for value in graph.values]

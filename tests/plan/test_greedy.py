@@ -1,0 +1,82 @@
+"""The first plan: it fits, it is legal, and it is not far from what is known to be best."""
+
+import random
+
+import pytest
+
+from coop.plan.graph import from_trace, make
+from coop.plan.greedy import greedy
+from coop.plan.plan import PlanError, floor
+from coop.plan.schedule import plan_of, profile, prune
+from coop.simulate import Player
+from coop.trace import Op, Output, Release, Trace
+from step_traces import convolutions, transformer
+
+
+def chain(layers):
+    n = 2 * layers + 1
+    edges = [(i, i + 1) for i in range(n - 1)] + [(i, n - 1 - i) for i in range(layers)]
+    return make([1] * n, [1] * n, edges)
+
+
+def layered(nodes, edges, seed):
+    chance = random.Random(seed)
+    found = {(chance.randrange(max(0, i - 5), i), i) for i in range(1, nodes)}
+    while len(found) < edges:
+        a, b = sorted(chance.sample(range(nodes), 2))
+        found.add((a, b))
+    costs, sizes = ([chance.randint(1, 100) for _ in range(nodes)] for _ in range(2))
+    return make(costs, sizes, found)
+
+
+def planned(graph, ratio):
+    budget = int(ratio * profile(graph, range(len(graph.nodes))).peak)
+    return plan_of(graph, greedy(graph, budget), budget, "greedy")  # checked
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_random_graphs_fit(seed):
+    graph = layered(60, 150, seed)
+    nine, eight = planned(graph, 0.9), planned(graph, 0.8)
+    assert 0 < nine.increase <= eight.increase < 0.6
+    assert planned(graph, 1.0).increase == 0
+
+
+@pytest.mark.parametrize("ratio", [0.9, 0.7, 0.5])
+@pytest.mark.parametrize("trace", [transformer(), convolutions()], ids=["transformer", "convolutions"])
+def test_who_knows_the_future_does_not_do_worse_than_who_does_not(trace, ratio):
+    online = Player(trace).play(ratio, limit=10.0)
+    assert 0 < planned(from_trace(trace), ratio).increase < online.overhead - 1 + 0.005
+
+
+def test_a_chain_in_half_of_its_memory_runs_little_more_than_its_forward_pass_twice():
+    assert planned(chain(50), 0.5).increase < 0.3
+
+
+def test_what_is_overwritten_is_made_again_before_it_is_overwritten_again():
+    """Each layer: a product, overwritten by an activation that backward reads."""
+    instructions, held, tensor = [], [], 0
+    for layer in range(8):
+        instructions.append(Op("mm", (tensor - 1,) if layer else (), (Output(tensor, 1 << 20),), 50))
+        instructions.append(Op("relu_", (tensor,), (Output(tensor + 1, 0, 0),), 1, writes=(0,)))
+        instructions.append(Release(tensor))
+        held.append(tensor + 1)
+        tensor += 2
+    for value in reversed(held):
+        instructions += [Op("backward", (value,), (), 50), Release(value)]
+    graph = from_trace(Trace(instructions))
+    plan = planned(graph, 0.5)
+    again = [graph.nodes[node].name for node in plan.sequence()]
+    assert again.count("relu_") > 8 and again.count("mm") > 8
+
+
+def test_below_what_a_node_needs_there_is_none():
+    graph = chain(8)
+    with pytest.raises(PlanError, match="bytes too much are left while node"):
+        greedy(graph, floor(graph)[0] - 1)
+
+
+def test_what_is_computed_again_for_nobody_is_left_out():
+    graph = chain(3)
+    assert prune(graph, [0, 1, 2, 3, 4, 5, 0, 1, 6, 2]) == [0, 1, 2, 3, 4, 5, 0, 6]
+    assert prune(graph, [0, 1, 2, 3, 4, 0, 1, 5, 6]) == [0, 1, 2, 3, 4, 0, 1, 5, 6]
