@@ -118,6 +118,7 @@ PYBIND11_MODULE(_C, module) {
 
   bind_engine(module);
   bind_tally(module);
+  bind_plan_search(module);
   module.def("set_exception", [](py::object type) { out_of_budget = type.release().ptr(); });
   module.def("open", [](const Options& options, bool events) {
     Scope::open(std::make_unique<Scope>(options));

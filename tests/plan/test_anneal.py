@@ -1,0 +1,67 @@
+"""Annealing keeps what fits, and finds what is proven to be best where that is known."""
+
+import random
+
+import pytest
+from test_staged import chain, cheapest, small
+
+from coop.plan.anneal import anneal
+from coop.plan.graph import make
+from coop.plan.greedy import greedy
+from coop.plan.plan import PlanError, floor
+from coop.plan.schedule import plan_of, profile
+from coop.plan.staged import near, places_of, solve
+
+
+def layered(nodes, edges, seed):
+    chance = random.Random(seed)
+    found = {(chance.randrange(max(0, i - 6), i), i) for i in range(1, nodes)}
+    while len(found) < edges:
+        found.add(tuple(sorted(chance.sample(range(nodes), 2))))
+    return make(*([chance.randint(1, 100) for _ in range(nodes)] for _ in range(2)), found)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_small_steps_in_place_and_all_find_the_optimum(seed):
+    graph = small(seed)
+    lowest, peak = floor(graph)[0], profile(graph, range(len(graph.nodes))).peak
+    for budget in {(lowest + peak) // 2 // 64 * 64, peak}:
+        try:
+            start = greedy(graph, budget)
+        except PlanError:
+            continue
+        found = anneal(graph, budget, start, seconds=0.1, seed=seed)
+        assert plan_of(graph, found, budget, "anneal").duration == cheapest(graph, budget)
+
+
+def test_it_comes_near_to_what_the_staged_model_proves_and_tells_of_it():
+    graph = layered(60, 180, 3)
+    budget = int(0.8 * profile(graph, range(60)).peak)
+    start = greedy(graph, budget)
+    best = solve(graph, budget, near(graph) | places_of(graph, start), start=start, seconds=20)
+    heard = []
+    found = anneal(graph, budget, start, seconds=2, report=heard.append)
+    durations = [plan_of(graph, sequence, budget, "").duration for sequence in (*heard, found)]
+    assert durations == sorted(durations, reverse=True)
+    assert durations[-1] <= 1.005 * profile(graph, best.sequence).duration < profile(graph, start).duration
+
+
+def test_the_same_seed_makes_the_same_moves():
+    from coop import _C
+    from coop.plan.anneal import _graph
+
+    graph = layered(60, 180, 3)
+    budget = int(0.8 * profile(graph, range(60)).peak)
+    start = sorted(places_of(graph, greedy(graph, budget)))
+    found = []
+    for _ in range(2):
+        search = _C.PlanSearch(_graph(graph), budget, start, 7)
+        search.run(20_000, 20.0, 0.1)
+        found.append((search.best_cost, sorted(search.best)))
+    assert found[0] == found[1] and found[0][0] > 0
+
+
+def test_it_starts_only_from_what_fits():
+    with pytest.raises(ValueError, match="does not fit into the budget"):
+        anneal(chain(8), 4, range(17), seconds=0.1)
+    assert anneal(chain(8), 10, range(17), seconds=0.1) == list(range(17))
