@@ -1,11 +1,11 @@
-#The engine's own tests: plain C++, no torch, no Python.
+# The engine's own tests: plain C++, no torch, no Python.
 #
-#make engine - test build and run
-#make engine - test TESTS = "arena policy" only the tests whose name contains one of the words
-#make sanitize the same with the address and undefined - behaviour sanitizers
-#make sanitize - threads the threads tests with the thread sanitizer
+#   make engine-test                         build and run
+#   make engine-test TESTS="arena policy"    only the tests whose name contains one of the words
+#   make sanitize                            the same with the address and undefined-behaviour sanitizers
+#   make sanitize-threads                    the threads tests with the thread sanitizer
 #
-#Included from the top Makefile; also works alone : make - f tests / engine / engine.mk engine - test
+# Included from the top Makefile; also works alone: make -f tests/engine/engine.mk engine-test
 
 ENGINE_CXX ?= g++
 ENGINE_FLAGS := -std=c++20 -Wall -Wextra -Wpedantic -Wshadow -Werror -Icsrc -MMD -MP -pthread
