@@ -17,7 +17,7 @@ SWITCHES = {
     "window": "Victims are one run of neighbours (coop).",
     "partition": "Cheap and dear results go to opposite sides.",
     "in_place": "In-place ops rename versions; off: copy on write.",
-    "move": "Sources in a window's way may be copied aside (coop).",
+    "move": "Sources and dear results in a window's way are copied aside (coop).",
     "per_byte": "A window's cost is divided by its bytes (coop).",
     "keep_dead": "What nobody holds stays until its room is needed.",
     "needed_only": "Costs count what somebody needs.",
