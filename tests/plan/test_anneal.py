@@ -1,24 +1,14 @@
 """Annealing keeps what fits, and finds what is proven to be best where that is known."""
 
-import random
-
 import pytest
-from test_staged import chain, cheapest, small
+from graphs import chain, layered
+from test_staged import cheapest, small
 
 from coop.plan.anneal import anneal
-from coop.plan.graph import make
 from coop.plan.greedy import greedy
 from coop.plan.plan import PlanError, floor
-from coop.plan.schedule import plan_of, profile
-from coop.plan.staged import near, places_of, solve
-
-
-def layered(nodes, edges, seed):
-    chance = random.Random(seed)
-    found = {(chance.randrange(max(0, i - 6), i), i) for i in range(1, nodes)}
-    while len(found) < edges:
-        found.add(tuple(sorted(chance.sample(range(nodes), 2))))
-    return make(*([chance.randint(1, 100) for _ in range(nodes)] for _ in range(2)), found)
+from coop.plan.schedule import places_of, plan_of, profile
+from coop.plan.staged import near, solve
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -38,7 +28,7 @@ def test_it_comes_near_to_what_the_staged_model_proves_and_tells_of_it():
     graph = layered(60, 180, 3)
     budget = int(0.8 * profile(graph, range(60)).peak)
     start = greedy(graph, budget)
-    best = solve(graph, budget, near(graph) | places_of(graph, start), start=start, seconds=20)
+    best = solve(graph, budget, near(graph) | places_of(start), start=start, seconds=20)
     heard = []
     found = anneal(graph, budget, start, seconds=2, report=heard.append)
     durations = [plan_of(graph, sequence, budget, "").duration for sequence in (*heard, found)]
@@ -52,7 +42,7 @@ def test_the_same_seed_makes_the_same_moves():
 
     graph = layered(60, 180, 3)
     budget = int(0.8 * profile(graph, range(60)).peak)
-    start = sorted(places_of(graph, greedy(graph, budget)))
+    start = sorted(places_of(greedy(graph, budget)))
     found = []
     for _ in range(2):
         search = _C.PlanSearch(_graph(graph), budget, start, 7)

@@ -1,32 +1,15 @@
 """The first plan: it fits, it is legal, and it is not far from what is known to be best."""
 
-import random
-
 import pytest
+from graphs import chain, layered
 
-from coop.plan.graph import from_trace, make
+from coop.plan.graph import from_trace
 from coop.plan.greedy import greedy
 from coop.plan.plan import PlanError, floor
 from coop.plan.schedule import plan_of, profile, prune
 from coop.simulate import Player
 from coop.trace import Op, Output, Release, Trace
 from step_traces import convolutions, transformer
-
-
-def chain(layers):
-    n = 2 * layers + 1
-    edges = [(i, i + 1) for i in range(n - 1)] + [(i, n - 1 - i) for i in range(layers)]
-    return make([1] * n, [1] * n, edges)
-
-
-def layered(nodes, edges, seed):
-    chance = random.Random(seed)
-    found = {(chance.randrange(max(0, i - 5), i), i) for i in range(1, nodes)}
-    while len(found) < edges:
-        a, b = sorted(chance.sample(range(nodes), 2))
-        found.add((a, b))
-    costs, sizes = ([chance.randint(1, 100) for _ in range(nodes)] for _ in range(2))
-    return make(costs, sizes, found)
 
 
 def planned(graph, ratio):
@@ -36,7 +19,7 @@ def planned(graph, ratio):
 
 @pytest.mark.parametrize("seed", range(10))
 def test_random_graphs_fit(seed):
-    graph = layered(60, 150, seed)
+    graph = layered(60, 150, seed, reach=5)
     nine, eight = planned(graph, 0.9), planned(graph, 0.8)
     assert 0 < nine.increase <= eight.increase < 0.6
     assert planned(graph, 1.0).increase == 0

@@ -5,6 +5,7 @@ import random
 from dataclasses import replace
 
 import pytest
+from graphs import chain
 
 from coop.plan.addresses import assign
 from coop.plan.check import check
@@ -18,13 +19,6 @@ from random_traces import build
 from step_traces import convolutions, transformer
 
 AMPLE = 1 << 50
-
-
-def chain(layers):
-    """Forward 0..layers-1, loss, backward: each backward node reads the forward value of its layer and the gradient so far."""
-    n = 2 * layers + 1
-    edges = [(i, i + 1) for i in range(n - 1)] + [(i, n - 1 - i) for i in range(layers)]
-    return make([1] * n, [1] * n, edges)
 
 
 def keep_all(graph, budget=AMPLE):

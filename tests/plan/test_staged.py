@@ -5,19 +5,14 @@ import itertools
 import random
 
 import pytest
+from graphs import chain, layered
 
-from coop.plan.graph import from_trace, make
+from coop.plan.graph import from_trace
 from coop.plan.greedy import greedy
 from coop.plan.plan import PlanError, floor
-from coop.plan.schedule import plan_of, profile
-from coop.plan.staged import everywhere, near, places_of, solve
+from coop.plan.schedule import places_of, plan_of, profile
+from coop.plan.staged import everywhere, near, solve
 from coop.trace import Op, Output, Release, Trace
-
-
-def chain(layers):
-    n = 2 * layers + 1
-    edges = [(i, i + 1) for i in range(n - 1)] + [(i, n - 1 - i) for i in range(layers)]
-    return make([1] * n, [1] * n, edges)
 
 
 def cheapest(graph, budget):
@@ -98,18 +93,14 @@ def test_checkmates_chain_of_eight_layers_in_four_units():
 
 
 def test_it_starts_from_a_plan_and_tells_each_better_one():
-    chance = random.Random(1)
-    edges = {(chance.randrange(max(0, i - 6), i), i) for i in range(1, 50)}
-    while len(edges) < 130:
-        edges.add(tuple(sorted(chance.sample(range(50), 2))))
-    graph = make(*([chance.randint(1, 100) for _ in range(50)] for _ in range(2)), edges)
+    graph = layered(50, 130, 1)
     budget = int(0.8 * profile(graph, range(50)).peak)
     start = greedy(graph, budget)
     heard = []
     outcome = solve(
         graph,
         budget,
-        near(graph) | places_of(graph, start),
+        near(graph) | places_of(start),
         start=start,
         seconds=20,
         report=lambda sequence, bound: heard.append((plan_of(graph, sequence, budget, "").duration, bound)),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from coop import _C
 from coop.plan.graph import Graph
-from coop.plan.staged import places_of
+from coop.plan.schedule import places_of, sequence_of
 
 HOT, COLD = 0.3, 0.002
 """Temperatures at the beginning and at the end, in mean costs of a node."""
@@ -29,7 +29,7 @@ def anneal(
 
     `report` is called with each better one, as often as five times a second.
     """
-    search = _C.PlanSearch(_graph(graph), budget, sorted(places_of(graph, start)), seed)
+    search = _C.PlanSearch(_graph(graph), budget, sorted(places_of(start)), seed)
     if search.best is None:
         raise ValueError("the sequence to start from does not fit into the budget")
     unit = max(graph.cost / max(len(graph.nodes), 1), 1.0)
@@ -42,15 +42,8 @@ def anneal(
         moves = max(100, int(moves * min(_SLICE / took, 4)))
         if report and search.best_cost < least:
             least = search.best_cost
-            report(_sequence(graph, search.best))
-    return _sequence(graph, search.best)
-
-
-def _sequence(graph: Graph, places: Sequence[tuple[int, int]]) -> list[int]:
-    again: list[list[int]] = [[] for _ in range(len(graph.nodes) + 1)]
-    for node, at in places:
-        again[at].append(node)
-    return [node for at, before in enumerate(again) for node in (*sorted(before), at)][:-1]
+            report(sequence_of(graph, search.best))
+    return sequence_of(graph, search.best)
 
 
 def _graph(graph: Graph) -> _C.PlanGraph:

@@ -14,7 +14,7 @@ import numpy as np
 
 from coop.plan.graph import Graph
 from coop.plan.plan import PlanError
-from coop.plan.schedule import profile, prune
+from coop.plan.schedule import profile, prune, sequence_of
 
 
 def greedy(graph: Graph, budget: int) -> list[int]:
@@ -54,8 +54,8 @@ class _Search:
         for _ in range(30):
             self.fit()
             self.take_back()
-            sequence = [node for at in range(len(self.graph.nodes)) for node in (*sorted(self.again[at]), at)]
-            sequence = prune(self.graph, sequence)
+            places = ((node, at) for at, nodes in enumerate(self.again) for node in nodes)
+            sequence = prune(self.graph, sequence_of(self.graph, places))
             found = profile(self.graph, sequence)
             if found.peak <= budget:
                 return sequence

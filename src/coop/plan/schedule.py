@@ -4,12 +4,34 @@ A value is freed after the last node that reads it before it is made again; so a
 says everything about a plan without paging.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from coop.plan.check import check
 from coop.plan.graph import Graph
 from coop.plan.plan import Plan, PlanError, Step
+
+Place = tuple[int, int]
+"""A node, and the node before whose first run it is run again; the number of nodes: at the end."""
+
+
+def places_of(sequence: Sequence[int]) -> set[Place]:
+    """Where a sequence runs nodes again."""
+    found, at = set(), 0
+    for node in sequence:
+        if node == at:
+            at += 1
+        else:
+            found.add((node, at))
+    return found
+
+
+def sequence_of(graph: Graph, places: Iterable[Place]) -> list[int]:
+    """The sequence that runs nodes again at these places, those of one place in the order of the graph."""
+    again: list[list[int]] = [[] for _ in range(len(graph.nodes) + 1)]
+    for node, at in places:
+        again[at].append(node)
+    return [node for at, before in enumerate(again) for node in (*sorted(before), at)][:-1]
 
 
 class Profile(NamedTuple):

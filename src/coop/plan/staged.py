@@ -18,10 +18,8 @@ from typing import Any
 
 from coop.plan.graph import Graph
 from coop.plan.plan import PlanError
-from coop.plan.schedule import frees, profile
+from coop.plan.schedule import Place, frees, places_of, profile, sequence_of
 
-Place = tuple[int, int]
-"""A node, and the stage before whose own node it is run again."""
 Report = Callable[[list[int], float], None]
 """Called with each better sequence, and the least increase that is still possible in the model, as a fraction."""
 
@@ -34,17 +32,6 @@ class Outcome:
     """None: nothing better was found."""
     optimal: bool
     """Among all plans with these places."""
-
-
-def places_of(graph: Graph, sequence: Sequence[int]) -> set[Place]:
-    """Where a sequence runs nodes again."""
-    found, at = set(), 0
-    for node in sequence:
-        if node == at:
-            at += 1
-        else:
-            found.add((node, at))
-    return found
 
 
 def near(graph: Graph) -> set[Place]:
@@ -212,7 +199,7 @@ class _Model:
     def hint(self, sequence: Sequence[int]) -> None:
         graph, model = self.graph, self.model
         model.clear_hints()
-        chosen = places_of(graph, sequence)
+        chosen = places_of(sequence)
         for place, again in self.again.items():
             model.add_hint(again, place in chosen)
         memory: set[int] = set()
@@ -240,12 +227,7 @@ class _Model:
         return self._sequence(lambda literal: bool(solver.value(literal))), status == cp.OPTIMAL
 
     def _sequence(self, chosen: Callable[[Any], bool]) -> list[int]:
-        count = len(self.graph.nodes)
-        again: list[list[int]] = [[] for _ in range(count + 1)]
-        for (node, at), literal in self.again.items():
-            if chosen(literal):
-                again[at].append(node)
-        return [node for at, before in enumerate(again) for node in (*sorted(before), at)][:-1]
+        return sequence_of(self.graph, (place for place, again in self.again.items() if chosen(again)))
 
     def _listener(self, report: Report) -> Any:
         outer = self
