@@ -175,9 +175,7 @@ void Arena::divide(Chunk* chunk) {
   upper->blocks = chunk->blocks - chunk->blocks / 2;
   chunk->blocks /= 2;
   Block* block = upper->first;
-  for (std::uint32_t i = 0; i < upper->blocks; ++i, block = block->next) {
-    block->chunk = upper;
-  }
+  for (std::uint32_t i = 0; i < upper->blocks; ++i, block = block->next) block->chunk = upper;
   upper->epoch = chunk->epoch;
   upper->own.until = chunk->own.until;
   upper->known.until = chunk->known.until;

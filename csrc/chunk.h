@@ -83,10 +83,7 @@ struct Chunk {
  private:
   // What waiting ops will read counts as if none waited, and is priced at more than a second.
   void note(const Block& block, Seconds cost, Bound* also = nullptr) {
-    const auto free_bytes = [](const Block* beside) {
-      return beside && beside->state == Block::State::free ? beside->bytes : 0;
-    };
-    const Bytes holes = free_bytes(block.prev) + free_bytes(block.next);
+    const Bytes holes = block.free_beside();
     if (holes) moving = std::min(moving, static_cast<double>(block.bytes) / static_cast<double>(holes));
     const Storage& storage = *block.storage;
     if (!storage.producer) return;

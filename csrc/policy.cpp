@@ -301,11 +301,7 @@ struct Dtr {
 
 struct Dte {
   static double of(Scene& scene, Block& block) {
-    const auto free_bytes = [](const Block* next) {
-      return next && next->state == Block::State::free ? next->bytes : 0;
-    };
-    const Bytes together = block.bytes + free_bytes(block.prev) + free_bytes(block.next);
-    return score(scene, *block.storage) / static_cast<double>(together);
+    return score(scene, *block.storage) / static_cast<double>(block.bytes + block.free_beside());
   }
 };
 

@@ -53,6 +53,13 @@ struct alignas(64) Block {
   Bytes largest = 0;  // in this subtree
 
   Bytes end() const { return offset + bytes; }
+  // Of the holes directly before and behind it.
+  Bytes free_beside() const {
+    const auto free_bytes = [](const Block* beside) {
+      return beside && beside->state == State::free ? beside->bytes : 0;
+    };
+    return free_bytes(prev) + free_bytes(next);
+  }
 };
 
 // One storage that one op reads: a link of the storage's list of consumers, kept inside the op.
