@@ -11,6 +11,7 @@ from coop.plan.addresses import assign
 from coop.plan.check import check
 from coop.plan.file import read, write
 from coop.plan.graph import NONE, from_trace, make
+from coop.plan.paging import Paging
 from coop.plan.plan import PlanError, Step, floor
 from coop.plan.schedule import plan_of, profile
 from coop.simulate import Player
@@ -82,6 +83,7 @@ def test_what_an_op_overwrites_is_gone_and_its_bytes_serve_again():
     assert [(i.value, i.begin, i.end) for i in addresses.intervals] == [(1, 0, 2)]
 
 
+STORAGE = Paging(in_latency=1e-9, in_bandwidth=64e9, out_latency=2e-9, out_bandwidth=32e9)
 GOOD = [("compute", 0), ("compute", 1), ("free", 0), ("compute", 2), ("free", 1)]
 
 
@@ -106,7 +108,7 @@ def test_the_checker_refuses_what_is_not_legal(steps, why):
     legal = plan_of(graph, [0, 1, 2], 4, "by hand")
     assert check(legal, graph).peak == 4
     with pytest.raises(PlanError, match=why):
-        check(replace(legal, steps=tuple(Step(*step) for step in steps)), graph)
+        check(replace(legal, steps=tuple(Step(*step) for step in steps)), graph, paging=STORAGE)
 
 
 def test_the_checker_knows_what_cannot_be_run_again_and_what_storage_holds():
@@ -129,10 +131,13 @@ def test_the_checker_knows_what_cannot_be_run_again_and_what_storage_holds():
     with pytest.raises(PlanError, match="rule 2: it cannot be run again"):
         check(replace(plan, steps=(*before, Step("compute", 1))), graph)
     paged = (Step("compute", 0), Step("out", 0), Step("free", 0), Step("in", 0), *before[1:])
-    found = check(replace(plan, steps=paged), graph)
+    found = check(replace(plan, steps=paged), graph, paging=STORAGE)
     assert (found.paged_out, found.paged_in, found.stored) == (64, 64, 64)
+    assert (found.computing, found.duration) == (4, 4 + 2 + 4)  # latency and bytes, in and out
+    with pytest.raises(PlanError, match="there is no storage to page to"):
+        check(replace(plan, steps=paged), graph)
     with pytest.raises(PlanError, match="storage would hold 64 bytes, and has 63"):
-        check(replace(plan, steps=paged), graph, storage=63)
+        check(replace(plan, steps=paged), graph, paging=replace(STORAGE, capacity=63))
 
 
 def test_a_plan_for_another_step_is_refused():

@@ -13,14 +13,17 @@ Rules:
 from dataclasses import dataclass
 
 from coop.plan.graph import NONE, Graph
+from coop.plan.paging import Paging
 from coop.plan.plan import Plan, PlanError, Step
 
 
 @dataclass(frozen=True)
 class Checked:
     duration: int
-    """Of all that is computed, one after the other. Nanoseconds."""
+    """Of all that is computed and paged, one after the other. Nanoseconds."""
     peak: int
+    computing: int
+    """Nanoseconds of it."""
     paged_out: int
     """Bytes."""
     paged_in: int
@@ -28,22 +31,25 @@ class Checked:
     """The most bytes that storage held at once."""
 
 
-def check(plan: Plan, graph: Graph, *, budget: int | None = None, storage: int | None = None) -> Checked:
-    """Raises PlanError, with the step's number, unless the plan is legal in its own budget, or in this one."""
+def check(plan: Plan, graph: Graph, *, budget: int | None = None, paging: Paging | None = None) -> Checked:
+    """Raises PlanError, with the step's number, unless the plan is legal in its own budget, or in this one.
+
+    Without `paging`, a plan that pages is not.
+    """
     if plan.graph != graph.fingerprint:
         raise PlanError(f"the plan is for another step: its graph is {plan.graph}, and this one is {graph.fingerprint}")
     limit = plan.budget if budget is None else budget
-    return _Run(graph, limit, storage).all(plan.steps)
+    return _Run(graph, limit, paging).all(plan.steps)
 
 
 class _Run:
-    def __init__(self, graph: Graph, budget: int, storage: int | None) -> None:
-        self.graph, self.budget, self.storage = graph, budget, storage
+    def __init__(self, graph: Graph, budget: int, paging: Paging | None) -> None:
+        self.graph, self.budget, self.paging = graph, budget, paging
         self.memory: set[int] = set()
         self.stored: set[int] = set()
         self.used = self.stored_bytes = 0
         self.next = 0
-        self.duration = self.peak = self.stored_peak = self.out = self.back = 0
+        self.computing = self.transfers = self.peak = self.stored_peak = self.out = self.back = 0
 
     def all(self, steps: tuple[Step, ...]) -> Checked:
         for number, (kind, what) in enumerate(steps):
@@ -69,7 +75,8 @@ class _Run:
         for number, value in enumerate(self.graph.values):
             if value.kept and number not in self.memory:
                 raise PlanError(f"rule 5: value {number} is not in memory at the end")
-        return Checked(self.duration, self.peak, self.out, self.back, self.stored_peak)
+        duration = self.computing + self.transfers
+        return Checked(duration, self.peak, self.computing, self.out, self.back, self.stored_peak)
 
     def compute(self, number: int) -> None:
         node = self.graph.nodes[number]
@@ -91,7 +98,7 @@ class _Run:
                 self.memory.add(value)
                 self.used += self.graph.values[value].bytes
         self.fits(node.scratch, self.graph.base[at])
-        self.duration += node.cost
+        self.computing += node.cost
 
     def leave(self, value: int) -> None:
         if value not in self.memory:
@@ -100,6 +107,8 @@ class _Run:
         self.used -= self.graph.values[value].bytes
 
     def page_out(self, value: int) -> None:
+        if self.paging is None:
+            raise PlanError("rule 4: there is no storage to page to")
         if value not in self.memory:
             raise PlanError("rule 4: it is not in memory")
         size = self.graph.values[value].bytes
@@ -107,19 +116,22 @@ class _Run:
             self.stored.add(value)
             self.stored_bytes += size
             self.stored_peak = max(self.stored_peak, self.stored_bytes)
-        if self.storage is not None and self.stored_bytes > self.storage:
-            raise PlanError(f"rule 4: storage would hold {self.stored_bytes} bytes, and has {self.storage}")
+        if self.paging.capacity is not None and self.stored_bytes > self.paging.capacity:
+            raise PlanError(f"rule 4: storage would hold {self.stored_bytes} bytes, and has {self.paging.capacity}")
         self.out += size
+        self.transfers += self.paging.out_time(size)
 
     def page_in(self, value: int) -> None:
-        if value not in self.stored:
+        if self.paging is None or value not in self.stored:
             raise PlanError("rule 4: it was never paged out")
         if value in self.memory:
             raise PlanError("rule 4: it is in memory")
         self.memory.add(value)
         self.used += self.graph.values[value].bytes
         self.fits(0, self.graph.base[self.next])
-        self.back += self.graph.values[value].bytes
+        size = self.graph.values[value].bytes
+        self.back += size
+        self.transfers += self.paging.in_time(size)
 
     def fits(self, extra: int, base: int) -> None:
         now = base + self.used + extra

@@ -73,17 +73,17 @@ class Plan:
         }
 
 
-def floor(graph: Graph) -> tuple[int, int]:
+def floor(graph: Graph, *, paging: bool = False) -> tuple[int, int]:
     """Bytes below which no plan exists, and the node that sets them (the number of nodes: the end).
 
     While a node runs, its inputs, outputs and scratch are in memory, and so is whatever will be read and cannot be made
-    again. (Paging could take that out; this is for plans without it.)
+    again, unless it can be paged out.
     """
     values, end = graph.values, len(graph.nodes)
     enters: list[list[int]] = [[] for _ in range(end + 1)]
     for number, value in enumerate(values):
         last = graph.nodes[value.node].last
-        if last is not None and _until(graph, number) > last:
+        if not paging and last is not None and _until(graph, number) > last:
             enters[last + 1].append(number)
     stuck: set[int] = set()
     most, setter = 0, 0

@@ -1,0 +1,26 @@
+"""Offline planners: what to compute again and what to page, decided before the step runs.
+
+    plan = coop.plan.solve(trace, "80%", planner="auto", time_limit=60)
+    print(plan.increase, plan.gap)
+    coop.plan.write(plan, "step.plan")
+
+`solve` asks a planner, `read` and `write` are for files, `check` says whether a plan is legal, `graph_of` makes a graph of a
+trace, `make_graph` one by hand.
+"""
+
+from coop.plan.addresses import assign
+from coop.plan.check import check
+from coop.plan.file import read, write
+from coop.plan.graph import Graph
+from coop.plan.graph import from_trace as graph_of
+from coop.plan.graph import make as make_graph
+from coop.plan.paging import Paging
+from coop.plan.plan import Plan, PlanError, floor
+from coop.plan.planners import PLANNERS, peak_of, solve
+from coop.plan.search import Progress
+from coop.plan.solvers import MissingSolver
+
+__all__ = [
+    "PLANNERS", "Graph", "MissingSolver", "Paging", "Plan", "PlanError", "Progress", "assign", "check", "floor", "graph_of",
+    "make_graph", "peak_of", "read", "solve", "write",
+]  # fmt: skip

@@ -1,0 +1,139 @@
+"""The planners by name, and `solve`, which asks one of them.
+
+A planner runs on a thread of its own, so that whoever called sees how it goes and can stop it; Ctrl-C stops it too, and the best
+plan so far is kept.
+"""
+
+import importlib
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from coop.plan.graph import Graph, from_trace
+from coop.plan.plan import Plan, PlanError, floor
+from coop.plan.schedule import profile
+from coop.plan.search import Progress, Search
+from coop.sizes import format_bytes, parse_budget
+from coop.trace.trace import Trace
+
+_FUNCTIONS = {
+    "auto": ("auto", "auto"),
+    "checkmate": ("checkmate", "checkmate"),
+    "checkmate-lp": ("checkmate", "rounded"),
+    "moccasin": ("moccasin", "moccasin"),
+    "poet": ("poet", "poet"),
+    "treewidth": ("treewidth", "treewidth"),
+    "chen-sqrt": ("chen", "sqrt"),
+    "chen-greedy": ("chen", "greedy"),
+    "treeverse": ("treeverse", "treeverse"),
+    "keep-all": ("keep_all", "keep_all"),
+}
+PLANNERS = tuple(_FUNCTIONS)
+BASELINES = ("keep-all", "chen-sqrt", "chen-greedy", "treeverse")
+"""They take no time to speak of."""
+
+
+def solve(
+    graph: Graph | Trace,
+    budget: int | float | str,
+    planner: str = "auto",
+    *,
+    time_limit: float = 60.0,
+    workers: int = 2,
+    report: Callable[[Progress], None] | None = None,
+    **options: Any,
+) -> Plan:
+    """The best plan that a planner finds for a step in a budget within so many seconds.
+
+    `budget` is an int of bytes, a float for a share of the step's own peak, or a string such as "4GiB" or "80%". `report` is
+    called a few times a second. Further keywords are the planner's own: moccasin has `paging`, poet `device`, `slowdown`
+    and `storage`. Raises PlanError, a ValueError, if there is no plan; its text says why.
+    """
+    function = _function(planner)
+    if not time_limit > 0:
+        raise ValueError(f"a time limit is a number of seconds above 0, not {time_limit}")
+    if isinstance(graph, Trace):
+        graph = from_trace(graph)
+    if not graph.nodes:
+        raise PlanError("the step has no ops: there is nothing to plan")
+    search = Search(graph, budget_in(graph, budget, paging=_pages(planner, options)), time_limit, workers=workers)
+    failure = _run(search, function, options, report)
+    if search.duration is not None:
+        return search.plan(planner)
+    if failure is not None and not isinstance(failure, PlanError):
+        raise failure
+    for baseline in BASELINES:
+        try:
+            _function(baseline)(search)
+        except PlanError:
+            continue
+        if search.duration is not None:
+            why = str(failure) if failure else f"{planner} found no plan within {time_limit:g} s"
+            search.about["note"] = f"{why}; this is the plan of {baseline}"
+            return search.plan(baseline)
+    if failure is not None:
+        raise failure
+    raise PlanError(
+        f"{planner} found no plan for {format_bytes(search.budget)} within {time_limit:g} s, and none of the baselines fits. "
+        f"Tip: a longer time limit, or a budget nearer to the step's own peak of {format_bytes(peak_of(graph))}"
+    )
+
+
+def peak_of(graph: Graph) -> int:
+    """Bytes that the step needs when everything is kept."""
+    return profile(graph, range(len(graph.nodes))).peak
+
+
+def budget_in(graph: Graph, budget: int | float | str, *, paging: bool = False) -> int:
+    """In bytes. Raises PlanError if no plan can exist; without paging, that is known at once."""
+    given = parse_budget(budget) if isinstance(budget, str) else budget
+    peak = peak_of(graph)
+    count = int(given * peak) if isinstance(given, float) else given
+    least, setter = floor(graph, paging=paging)
+    if count >= least:
+        return count
+    what = f"node {setter} ({graph.nodes[setter].name})" if setter < len(graph.nodes) else "the end of the step"
+    raise PlanError(
+        f"a budget of {format_bytes(count)} ({count} bytes) is below the floor: {what} needs {format_bytes(least)} ({least} "
+        f"bytes) with its operands, the sources and whatever cannot be recomputed; the step's own peak is {format_bytes(peak)}. "
+        f"Tip: {least} bytes, or {-(-1000 * least // peak) / 10:.1f}%, is the smallest budget that can work"
+    )
+
+
+def _pages(planner: str, options: dict[str, Any]) -> bool:
+    return planner == "poet" or bool(options.get("paging"))
+
+
+def _function(planner: str) -> Callable[..., None]:
+    if planner not in _FUNCTIONS:
+        raise ValueError(f"there is no planner {planner!r}; the known ones are {', '.join(PLANNERS)}")
+    module, name = _FUNCTIONS[planner]
+    function: Callable[..., None] = getattr(importlib.import_module(f"coop.plan.{module}"), name)
+    return function
+
+
+def _run(
+    search: Search, function: Callable[..., None], options: dict[str, Any], report: Callable[[Progress], None] | None
+) -> Exception | None:
+    """What the planner failed with, if it did."""
+    failures: list[Exception] = []
+
+    def work() -> None:
+        try:
+            function(search, **options)
+        except Exception as failure:
+            failures.append(failure)
+
+    thread = threading.Thread(target=work, name="coop-planner", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        try:
+            thread.join(0.2 if report else 1.0)
+            if report:
+                report(search.progress())
+        except KeyboardInterrupt:
+            search.about["interrupted"] = True
+            search.stop()
+            thread.join(10.0)  # a second Ctrl-C ends the wait
+            break
+    return failures[0] if failures else None
