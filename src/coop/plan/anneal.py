@@ -5,11 +5,12 @@ can, and goes on where they cannot: with a thousand nodes it judges some 40,000 
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from coop import _C
 from coop.plan.graph import Graph
 from coop.plan.schedule import places_of, sequence_of
+from coop.plan.search import Search
 
 HOT, COLD = 0.3, 0.002
 """Temperatures at the beginning and at the end, in mean costs of a node."""
@@ -17,33 +18,27 @@ _SLICE = 0.2  # seconds
 
 
 def anneal(
-    graph: Graph,
-    budget: int,
-    start: Sequence[int],
-    *,
-    seconds: float = 10.0,
-    seed: int = 0,
-    report: Callable[[list[int]], None] | None = None,
-) -> list[int]:
-    """The best sequence found that fits into the budget; `start`, which must, if nothing is better.
+    search: Search, start: Sequence[int], *, seconds: float = 10.0, seed: int = 0, hot: float = HOT
+) -> list[int] | None:
+    """The best sequence found that fits into the budget, from `start` on, which need not. None: nothing fits.
 
-    `report` is called with each better one, as often as five times a second.
+    Each better one on the way is offered to the search, as often as five times a second.
     """
-    search = _C.PlanSearch(_graph(graph), budget, sorted(places_of(start)), seed)
-    if search.best is None:
-        raise ValueError("the sequence to start from does not fit into the budget")
+    graph = search.graph
+    places = _C.PlanSearch(_graph(graph), search.budget, sorted(places_of(start)), seed)
     unit = max(graph.cost / max(len(graph.nodes), 1), 1.0)
-    begin, moves, least = time.monotonic(), 1000, search.best_cost
-    while (part := (time.monotonic() - begin) / seconds) < 1:
+    begin, moves, offered = time.monotonic(), 1000, None
+    seconds = min(seconds, search.left())
+    while (part := (time.monotonic() - begin) / max(seconds, 1e-3)) < 1 and search.left():
         before = time.monotonic()
-        now = unit * HOT * (COLD / HOT) ** part
-        search.run(moves, now, now)
+        now = unit * hot * (COLD / hot) ** part
+        places.run(moves, now, now)
         took = max(time.monotonic() - before, 1e-6)
         moves = max(100, int(moves * min(_SLICE / took, 4)))
-        if report and search.best_cost < least:
-            least = search.best_cost
-            report(sequence_of(graph, search.best))
-    return sequence_of(graph, search.best)
+        if places.best is not None and (offered is None or places.best_cost < offered):
+            offered = places.best_cost
+            search.offer(sequence_of(graph, places.best))
+    return None if places.best is None else sequence_of(graph, places.best)
 
 
 def _graph(graph: Graph) -> _C.PlanGraph:

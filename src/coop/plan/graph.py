@@ -91,6 +91,12 @@ class Graph:
         return digest.hexdigest()[:16]
 
 
+def until(graph: Graph, value: int) -> int:
+    """The last node that reads a value; the number of nodes if it outlives the step; the one that makes it if nobody reads it."""
+    found = graph.values[value]
+    return len(graph.nodes) if found.kept else found.users[-1] if found.users else found.node
+
+
 def make(
     costs: Sequence[int],
     sizes: Sequence[int],
@@ -155,6 +161,7 @@ class _Builder:
             tuple(Value(size, node, tuple(self.users[i]), i in kept) for i, (size, node) in enumerate(self.values)),
             tuple(self.base),
             self.trace.name,
+            {"device": self.trace.device},
         )
 
     def rounded(self, size: int) -> int:

@@ -12,7 +12,7 @@ is the plan's doing.
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from coop.plan.graph import Graph
+from coop.plan.graph import Graph, until
 
 Kind = Literal["compute", "free", "out", "in"]
 KINDS: tuple[Kind, ...] = ("compute", "free", "out", "in")
@@ -83,12 +83,12 @@ def floor(graph: Graph, *, paging: bool = False) -> tuple[int, int]:
     enters: list[list[int]] = [[] for _ in range(end + 1)]
     for number, value in enumerate(values):
         last = graph.nodes[value.node].last
-        if not paging and last is not None and _until(graph, number) > last:
+        if not paging and last is not None and until(graph, number) > last:
             enters[last + 1].append(number)
     stuck: set[int] = set()
     most, setter = 0, 0
     for at in range(end + 1):
-        stuck = {v for v in stuck if _until(graph, v) >= at} | set(enters[at])
+        stuck = {v for v in stuck if until(graph, v) >= at} | set(enters[at])
         needed, gone, scratch = set(stuck), set[int](), 0
         if at < end:
             node = graph.nodes[at]
@@ -101,9 +101,3 @@ def floor(graph: Graph, *, paging: bool = False) -> tuple[int, int]:
         if here > most:
             most, setter = here, at
     return most, setter
-
-
-def _until(graph: Graph, number: int) -> int:
-    """The last node that reads a value, or the end."""
-    value = graph.values[number]
-    return len(graph.nodes) if value.kept else value.users[-1] if value.users else value.node

@@ -58,10 +58,10 @@ def solve(
         raise PlanError("the step has no ops: there is nothing to plan")
     search = Search(graph, budget_in(graph, budget, paging=_pages(planner, options)), time_limit, workers=workers)
     failure = _run(search, function, options, report)
-    if search.duration is not None:
-        return search.plan(planner)
     if failure is not None and not isinstance(failure, PlanError):
         raise failure
+    if search.duration is not None:
+        return search.plan(planner)
     for baseline in BASELINES:
         try:
             _function(baseline)(search)

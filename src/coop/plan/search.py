@@ -4,6 +4,7 @@ A planner is a function of a search. It offers plans, each of which is checked b
 returns, the best plan offered is the answer. It asks `left` how long it may go on: no longer once somebody has said stop.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -52,7 +53,7 @@ class Search:
         self._stopped = threading.Event()
         self._stoppers: list[Callable[[], Any]] = []
         self._best: tuple[float, tuple[Step, ...], Checked] | None = None
-        self._bound = float(graph.cost)
+        self._bound = graph.cost
         self._optimal = False
 
     # --- the clock -----------------------------------------------------------------------------------------------------
@@ -89,7 +90,7 @@ class Search:
         return None if self._best is None else self._best[2].duration
 
     @property
-    def bound(self) -> float:
+    def bound(self) -> int:
         return self._bound
 
     def offer(self, sequence: Sequence[int]) -> bool:
@@ -114,9 +115,9 @@ class Search:
             return False
 
     def raise_bound(self, bound: float) -> None:
-        """No legal plan takes less, nanoseconds."""
+        """No legal plan takes less. Durations are whole nanoseconds, so the bound is as well."""
         with self._lock:
-            self._bound = max(self._bound, bound)
+            self._bound = max(self._bound, math.ceil(bound))
 
     def prove(self) -> None:
         """The best plan so far is the best there is, by the planner's objective."""
@@ -142,7 +143,7 @@ class Search:
         about = dict(self.about)
         if self.paging is not None:
             about |= {"paging": asdict(self.paging), "paged_out": checked.paged_out, "paged_in": checked.paged_in}
-        bound = int(min(self._bound, checked.duration))
+        bound = min(self._bound, checked.duration)
         return Plan(
             steps,
             self.graph.fingerprint,

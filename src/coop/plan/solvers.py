@@ -4,6 +4,9 @@ They are optional; whoever needs one gets a sentence with the name of the packag
 search does.
 """
 
+import datetime
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from coop.plan.search import Search
@@ -50,15 +53,103 @@ def run_cp(search: Search, model: Any, *, seconds: float, listener: Any = None, 
         return solver, solver.solve(model, listener)
 
 
-def run_linear(search: Search, model: Any, *, seconds: float, solver: str = "HIGHS", **parameters: Any) -> Any:
-    """The result of a linear or mixed-integer program."""
-    from ortools.util.python.solve_interrupter import SolveInterrupter
+class Linear:
+    """A linear or mixed-integer program, written down row by row: the least of a sum of costs."""
 
-    opt = math_opt()
-    import datetime
+    def __init__(self) -> None:
+        self.costs: list[float] = []
+        self.lows: list[float] = []
+        self.highs: list[float] = []
+        self.whole: list[bool] = []
+        self.row_lows: list[float] = []
+        self.row_highs: list[float] = []
+        self.rows: list[int] = []
+        self.columns: list[int] = []
+        self.factors: list[float] = []
 
-    limit = datetime.timedelta(seconds=max(seconds, 0.01))
-    interrupter = SolveInterrupter()
-    settings = opt.SolveParameters(time_limit=limit, **parameters)
-    with search.stopping(interrupter.interrupt):
-        return opt.solve(model, getattr(opt.SolverType, solver), params=settings, interrupter=interrupter)
+    def variable(self, low: float, high: float, cost: float, *, whole: bool = False) -> int:
+        self.costs.append(cost)
+        self.lows.append(low)
+        self.highs.append(high)
+        self.whole.append(whole)
+        return len(self.costs) - 1
+
+    def row(self, terms: Iterable[tuple[int, float]], *, low: float = -math.inf, high: float = math.inf) -> None:
+        """The sum of factors times variables lies in between."""
+        number = len(self.row_lows)
+        self.row_lows.append(low)
+        self.row_highs.append(high)
+        for column, factor in terms:
+            self.rows.append(number)
+            self.columns.append(column)
+            self.factors.append(factor)
+
+    def run(
+        self,
+        search: Search,
+        seconds: float,
+        *,
+        solver: str = "HIGHS",
+        start: Sequence[float] | None = None,
+        **more: Any,
+    ) -> Any:
+        """MathOpt's result. Costs are scaled for it: `scale` takes them back."""
+        opt = math_opt()
+        from ortools.util.python.solve_interrupter import SolveInterrupter
+
+        model = opt.Model.from_model_proto(self._proto())
+        limit = datetime.timedelta(seconds=max(seconds, 0.01))
+        hints = opt.ModelSolveParameters()
+        if start is not None:
+            values = dict(zip(model.variables(), start, strict=True))
+            hints = opt.ModelSolveParameters(solution_hints=[opt.SolutionHint(variable_values=values)])
+        interrupter = SolveInterrupter()
+        parameters = opt.SolveParameters(time_limit=limit, **more)
+        with search.stopping(interrupter.interrupt):
+            kind = getattr(opt.SolverType, solver)
+            return opt.solve(model, kind, params=parameters, model_params=hints, interrupter=interrupter)
+
+    def least(self, search: Search, seconds: float, **more: Any) -> float | None:
+        """What no solution costs less than. None: not known in time. Infinity: there is no solution."""
+        opt = math_opt()
+        result = self.run(search, seconds, **more)
+        if result.termination.reason == opt.TerminationReason.INFEASIBLE:
+            return math.inf
+        if result.termination.reason != opt.TerminationReason.OPTIMAL and not any(self.whole):
+            return None  # what a linear solver says before its end is no bound
+        least = float(result.termination.objective_bounds.dual_bound)
+        return least * self.scale if math.isfinite(least) else None
+
+    def values(self, result: Any) -> list[float] | None:
+        """Of the variables, in the best solution found. None: there is none."""
+        if not result.solutions or result.solutions[0].primal_solution is None:
+            return None
+        found = [0.0] * len(self.costs)
+        for variable, value in result.variable_values().items():
+            found[variable.id] = value
+        return found
+
+    @property
+    def scale(self) -> float:
+        return max(max(self.costs, default=1.0), 1e-9)
+
+    def _proto(self) -> Any:
+        from ortools.math_opt import model_pb2
+
+        model = model_pb2.ModelProto()
+        model.variables.ids.extend(range(len(self.costs)))
+        model.variables.lower_bounds.extend(self.lows)
+        model.variables.upper_bounds.extend(self.highs)
+        model.variables.integers.extend(self.whole)
+        scale = self.scale
+        weighted = [(i, cost / scale) for i, cost in enumerate(self.costs) if cost]
+        model.objective.linear_coefficients.ids.extend(i for i, _ in weighted)
+        model.objective.linear_coefficients.values.extend(cost for _, cost in weighted)
+        model.linear_constraints.ids.extend(range(len(self.row_lows)))
+        model.linear_constraints.lower_bounds.extend(self.row_lows)
+        model.linear_constraints.upper_bounds.extend(self.row_highs)
+        order = sorted(range(len(self.rows)), key=lambda i: (self.rows[i], self.columns[i]))
+        model.linear_constraint_matrix.row_ids.extend(self.rows[i] for i in order)
+        model.linear_constraint_matrix.column_ids.extend(self.columns[i] for i in order)
+        model.linear_constraint_matrix.coefficients.extend(self.factors[i] for i in order)
+        return model

@@ -11,7 +11,6 @@ once, and then node t for the first time. One more stage is the end. What differ
 - What an op overwrites is gone, and its bytes count once.
 """
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,9 +18,8 @@ from typing import Any
 from coop.plan.graph import Graph
 from coop.plan.plan import PlanError
 from coop.plan.schedule import Place, frees, places_of, profile, sequence_of
-
-Report = Callable[[list[int], float], None]
-"""Called with each better sequence, and the least increase that is still possible in the model, as a fraction."""
+from coop.plan.search import Search
+from coop.plan.solvers import cp_model, run_cp
 
 _UNITS = 100_000  # that the budget is counted in, and 100 times as many for the cost of the graph: small numbers solve faster
 
@@ -46,43 +44,35 @@ def everywhere(graph: Graph) -> set[Place]:
 
 
 def solve(
-    graph: Graph,
-    budget: int,
-    places: Iterable[Place],
-    *,
-    start: Sequence[int] | None = None,
-    seconds: float = 60.0,
-    workers: int = 2,
-    report: Report | None = None,
+    search: Search, places: Iterable[Place], *, start: Sequence[int] | None = None, seconds: float = 60.0
 ) -> Outcome:
     """The cheapest sequence with these places that fits into the budget, from `start` on if that is given.
 
-    Raises PlanError if the model shows that there is none.
+    Each better one on the way is offered to the search. Raises PlanError if the model shows that there is none.
     """
-    end = time.monotonic() + seconds
-    model = _Model(graph, budget, set(places))
+    end = search.seconds + min(seconds, search.left())
+    model = _Model(search.graph, search.budget, set(places))
     while True:
         if start is not None:
             model.hint(start)
-        sequence, optimal = model.run(max(end - time.monotonic(), 0.01), workers, report)
+        sequence, optimal = model.run(search, end - search.seconds)
         if sequence is None:
             return Outcome(None, False)
         exceeded = model.exceeded(sequence)
         if not exceeded:
+            search.offer(sequence)
             return Outcome(sequence, optimal)
         for node, at in exceeded:
             model.bound_while_making(node, at)
-        if time.monotonic() >= end:
+        if search.seconds >= end or not search.left():
             return Outcome(None, False)
 
 
 class _Model:
     def __init__(self, graph: Graph, budget: int, places: set[Place]) -> None:
-        from ortools.sat.python import cp_model
-
-        self.cp = cp_model
+        self.cp = cp_model()
         self.graph, self.budget = graph, budget
-        self.model: Any = cp_model.CpModel()
+        self.model: Any = self.cp.CpModel()
         self.again: dict[Place, Any] = {place: self.model.new_bool_var("") for place in sorted(places)}
         self.unit = max(1, budget // _UNITS)
         count = len(graph.nodes)
@@ -107,7 +97,6 @@ class _Model:
         for at in range(count + 1):
             self._add_memory(at)
         scale = max(1, graph.cost // (100 * _UNITS))
-        self.scale = scale
         self.model.minimize(sum(max(1, graph.nodes[n].cost // scale) * again for (n, _), again in self.again.items()))
 
     def _add_value(self, number: int) -> None:
@@ -215,11 +204,9 @@ class _Model:
             for event, keep in zip(self.events[number][1:], keeps, strict=True):
                 model.add_hint(keep, number in at_the_start[event])
 
-    def run(self, seconds: float, workers: int, report: Report | None) -> tuple[list[int] | None, bool]:
-        cp, solver = self.cp, self.cp.CpSolver()
-        solver.parameters.max_time_in_seconds = seconds
-        solver.parameters.num_workers = workers
-        status = solver.solve(self.model, self._listener(report) if report else None)
+    def run(self, search: Search, seconds: float) -> tuple[list[int] | None, bool]:
+        cp = self.cp
+        solver, status = run_cp(search, self.model, seconds=seconds, listener=self._listener(search))
         if status == cp.INFEASIBLE:
             raise PlanError(f"no plan with these places fits into {self.budget} bytes")
         if status not in (cp.OPTIMAL, cp.FEASIBLE):
@@ -229,13 +216,11 @@ class _Model:
     def _sequence(self, chosen: Callable[[Any], bool]) -> list[int]:
         return sequence_of(self.graph, (place for place, again in self.again.items() if chosen(again)))
 
-    def _listener(self, report: Report) -> Any:
+    def _listener(self, search: Search) -> Any:
         outer = self
 
         class Listener(self.cp.CpSolverSolutionCallback):  # type: ignore[misc, name-defined]
             def on_solution_callback(self) -> None:
-                sequence = outer._sequence(lambda literal: bool(self.value(literal)))
-                if not outer.exceeded(sequence):
-                    report(sequence, self.best_objective_bound * outer.scale / outer.graph.cost)
+                search.offer_if_legal(outer._sequence(lambda literal: bool(self.value(literal))))
 
         return Listener()

@@ -1,0 +1,161 @@
+"""auto: the planner to call. It combines the others under one time limit.
+
+1. If everything fits, it is kept.
+2. A first plan, at once: by giving up gaps (greedy.py).
+3. A plan from one cut (cut.py), and the bound that belongs to it (bounds.py). Of most training steps nothing is left after
+   that but a small certified gap.
+4. Annealing, from the best plan and from the cheapest cut, fitting or not (anneal.py).
+5. The staged model (staged.py) around what was found: first with the places where a node's readers run, then, if the
+   graph is small, with all there are, which is exact.
+
+It ends when the bound is reached, or nearly, or the time is over.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+
+from coop.plan.anneal import anneal
+from coop.plan.bounds import bound, moments
+from coop.plan.cut import cut
+from coop.plan.greedy import greedy
+from coop.plan.plan import PlanError
+from coop.plan.schedule import places_of, profile, prune
+from coop.plan.search import Search
+from coop.plan.staged import everywhere, near, solve
+
+_CLOSE = 1e-4  # a gap that is not worth anybody's time
+_SMALL = 130  # nodes, for which all places are asked at once
+_MEDIUM = 700  # nodes, for which the staged model is of use
+_HOT = (0.03, 0.1)  # to begin annealing with: what it starts from is good
+_SOON = 2.0  # seconds in which annealing has found what there is to find in a small graph
+
+
+def auto(search: Search) -> None:
+    graph, nodes = search.graph, len(search.graph.nodes)
+    if profile(graph, range(nodes)).peak <= search.budget:
+        search.offer(range(nodes))
+        search.prove()
+        return
+    search.stage = "greedy"
+    try:
+        search.offer(greedy(graph, search.budget))
+    except PlanError:
+        pass  # others may do better
+    with _Beside(lambda: _raise_bound(search)):
+        search.stage = "cut"
+        starts = _from_cut(search)
+        if _done(search):
+            return
+        if search.duration is None:
+            _tight(search)
+        _anneal(search, starts)
+        if nodes <= _MEDIUM:
+            _improve(search)
+        if nodes <= _SMALL and not _done(search) and _solve_exactly(search):
+            return
+        while not _done(search):
+            _anneal(search, [])
+    _finish(search)
+
+
+def _done(search: Search) -> bool:
+    if search.proven or not search.left():
+        return True
+    return search.duration is not None and search.duration - search.bound <= _CLOSE * search.duration
+
+
+def _raise_bound(search: Search) -> None:
+    """One moment, whole; then more moments."""
+    count = 1
+    found = bound(search, moments(search.graph, 1), seconds=search.left(0.3), whole=True)
+    while found is not None and search.left():
+        search.raise_bound(found)
+        if _done(search) or count >= min(len(search.graph.nodes), 64):
+            return
+        count *= 4
+        found = bound(search, moments(search.graph, count), seconds=search.left(0.3))
+
+
+def _from_cut(search: Search) -> list[list[int]]:
+    """What to start from: the cheapest sequence, whether it fits or not."""
+    first: list[list[int]] = []
+    for sequence in cut(search, seconds=search.left(0.4)):
+        first = first or [sequence]
+        search.offer_if_legal(sequence)
+    return first
+
+
+def _solve_exactly(search: Search) -> bool:
+    search.stage = "exact"
+    if not _staged(search, everywhere, search.left()):
+        return False
+    search.prove()
+    return True
+
+
+def _improve(search: Search) -> None:
+    search.stage = "staged"
+    if _staged(search, near, search.left(0.5)):
+        search.about["best_near"] = search.duration  # of all plans that run nodes again only where their readers run
+
+
+def _staged(search: Search, places: Callable[..., set[tuple[int, int]]], seconds: float) -> bool:
+    """Whether the best plan with these places was found."""
+    best = search.sequence
+    try:
+        return solve(search, places(search.graph) | places_of(best or []), start=best, seconds=seconds).optimal
+    except PlanError:
+        return False
+
+
+def _tight(search: Search) -> None:
+    """So little memory that nothing has fitted yet: tree-width schedules need the least."""
+    from coop.plan.treewidth import treewidth
+
+    search.stage = "treewidth"
+    try:
+        treewidth(search)
+    except PlanError:
+        pass
+
+
+def _anneal(search: Search, starts: Sequence[list[int]]) -> None:
+    """From all these and from the best so far, side by side."""
+    search.stage = "annealing"
+    best = search.sequence
+    several = [*starts, *([best] if best else [])] or [list(range(len(search.graph.nodes)))]
+    if len(several) == 1:
+        several *= search.workers
+    seconds = search.left(0.3)
+    if len(search.graph.nodes) <= _SMALL:
+        seconds = min(seconds, _SOON)
+    threads = [
+        threading.Thread(
+            target=anneal, args=(search, start), kwargs={"seconds": seconds, "seed": seed, "hot": _HOT[seed % 2]}
+        )
+        for seed, start in enumerate(several[: search.workers])
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _finish(search: Search) -> None:
+    """Annealing may leave runs that nobody needs."""
+    best = search.sequence
+    if best is not None:
+        search.offer_if_legal(prune(search.graph, best))
+
+
+class _Beside:
+    """Something that goes on on a thread of its own meanwhile."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self.thread = threading.Thread(target=work)
+
+    def __enter__(self) -> None:
+        self.thread.start()
+
+    def __exit__(self, *error: object) -> None:
+        self.thread.join()
