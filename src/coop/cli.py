@@ -5,6 +5,7 @@
     coop trace bert-large -o bert.trace
     coop simulate step.trace --budget 50% --policy dtr
     coop compare --models all --policies coop,dte,dtr --ratios 0.3:1.0:0.1 -o results/
+    coop plan step.trace --budget 80% --planner auto -o step.plan
     coop memory-map step.trace --budget 50% -o map.png
 
 What is wrong with the command itself is told in one sentence, with exit code 2. Otherwise the exit code is the
@@ -27,6 +28,7 @@ from coop.budget import Stats, budget, measure
 from coop.commands import Work, refuse
 from coop.commands.compare import compare
 from coop.commands.memory_map import memory_map
+from coop.commands.plan import plan
 from coop.commands.simulate import simulate
 from coop.commands.trace import trace
 from coop.policies import POLICIES
@@ -81,6 +83,7 @@ def run(size: str | None, policy: str, measuring: bool, script: str, args: tuple
 commands.add_command(trace)
 commands.add_command(simulate)
 commands.add_command(compare)
+commands.add_command(plan)
 commands.add_command(memory_map)
 
 

@@ -11,6 +11,7 @@
 It ends when the bound is reached, or nearly, or the time is over.
 """
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 
@@ -37,10 +38,8 @@ def auto(search: Search) -> None:
         search.prove()
         return
     search.stage = "greedy"
-    try:
+    with contextlib.suppress(PlanError):  # others may do better
         search.offer(greedy(graph, search.budget))
-    except PlanError:
-        pass  # others may do better
     with _Beside(lambda: _raise_bound(search)):
         search.stage = "cut"
         starts = _from_cut(search)
@@ -113,10 +112,8 @@ def _tight(search: Search) -> None:
     from coop.plan.treewidth import treewidth
 
     search.stage = "treewidth"
-    try:
+    with contextlib.suppress(PlanError):
         treewidth(search)
-    except PlanError:
-        pass
 
 
 def _anneal(search: Search, starts: Sequence[list[int]]) -> None:
