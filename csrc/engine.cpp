@@ -148,7 +148,7 @@ void Engine::let_go(Storage& storage) {
   if (storage.producer && storage.block) {
     cached_ += storage.block->bytes;
     // While nothing is evicted, nothing will be recomputed soon, and memory that is warm in the caches is used again.
-    const bool keep = options_.keep_dead && !held_evicted_.empty();
+    const bool keep = storage.wanted || (options_.keep_dead && !held_evicted_.empty());
     if (!keep) evict_eagerly(storage);
   }
   if (storage.source() && storage.uses && storage.block) orphans_.add(storage);
@@ -184,6 +184,7 @@ void Engine::reconsider(Storage& storage) {
 
 // Called by the lineage when the last reference to a storage is gone.
 void Engine::forget(Storage& storage) {
+  if (follower_) follower_->forgotten(storage);
   orphans_.remove(storage);
   if (storage.block) {
     note(EventKind::free, storage);
@@ -274,6 +275,7 @@ Storage* Engine::copy_on_write(Storage& storage) {
   driver_.copy(copy->offset, storage.block->offset, storage.bytes);
   Storage* old = lineage_.split(storage);
   old->in_hand = true;
+  if (follower_) follower_->renamed(storage, *old);
   old->block = storage.block;
   old->block->storage = old;
   got_cheaper(*old);
@@ -293,6 +295,7 @@ Storage* Engine::split(Storage& storage) {
   const Lock lock(mutex_);
   Storage* old = lineage_.split(storage);
   old->in_hand = true;
+  if (follower_) follower_->renamed(storage, *old);
   sources_ += storage.bytes;
   lineage_.evicted(*old);
   return old;
@@ -373,6 +376,31 @@ void Engine::set_free(Storage& storage) {
   if (std::exchange(storage.fixed, false)) --storage.locks;
 }
 
+// --- a plan ------------------------------------------------------------------------------------------------------------
+
+void Engine::follow(std::shared_ptr<const Planned> plan) {
+  const Lock lock(mutex_);
+  if (follower_) follower_->let_go();
+  follower_ = plan ? std::make_unique<Follower>(*this, std::move(plan)) : nullptr;
+}
+
+void Engine::before_planned_slow(std::string_view op) {
+  Lock lock(mutex_);
+  follower_->before(op, lock);
+  check_at_event();
+}
+
+void Engine::after_planned_slow(std::span<Storage* const> made, std::span<Storage* const> written) {
+  Lock lock(mutex_);
+  follower_->after(made, written, lock);
+  check_at_event();
+}
+
+std::string Engine::why_lost() const {
+  const Lock lock(mutex_);
+  return follower_ ? follower_->why() : std::string();
+}
+
 // --- everything --------------------------------------------------------------------------------------------------------
 
 Block* Engine::raw_block(Bytes offset) const {
@@ -399,6 +427,11 @@ Stats Engine::stats() const {
   stats.storages = lineage_.storages();
   stats.exact_costs = lineage_.exact_costs();
   stats.union_find_costs = lineage_.union_find_costs();
+  if (follower_) {
+    stats.planned_steps = follower_->steps();
+    stats.planned_ops = follower_->ops();
+    stats.plan_losses = follower_->losses();
+  }
   stats.fragmentation = fragmentation_count_ ? fragmentation_sum_ / static_cast<double>(fragmentation_count_) : 0;
   return stats;
 }

@@ -23,6 +23,7 @@
 #include "arena.h"
 #include "classes.h"
 #include "events.h"
+#include "follow.h"
 #include "lineage.h"
 #include "orphans.h"
 #include "policy.h"
@@ -76,6 +77,7 @@ struct Stats {
   std::uint64_t allocations = 0, evictions = 0, rematerialisations = 0, replays = 0, moves = 0, commits = 0;
   std::uint64_t searches = 0, ops = 0, recorded_ops = 0, storages = 0;
   std::uint64_t exact_costs = 0, union_find_costs = 0;
+  std::uint64_t planned_steps = 0, planned_ops = 0, plan_losses = 0;
   Bytes evicted_bytes = 0, moved_bytes = 0;
   Seconds op_seconds = 0, recompute_seconds = 0, search_seconds = 0, move_seconds = 0;
   double fragmentation = 0;
@@ -142,6 +144,24 @@ class Engine {
   // A source that only the lineage refers to.
   Storage* bind_hidden(Bytes offset, Bytes bytes);
 
+  // --- a plan --------------------------------------------------------------------------------------------------------
+  // From now on, while the program does what was planned, the plan says what leaves and comes back.
+  void follow(std::shared_ptr<const Planned> plan);
+  // The driver is about to run an op, and has run it. No plan: nothing happens.
+  void before_planned(std::string_view op) {
+    if (follower_) [[unlikely]]
+      before_planned_slow(op);
+  }
+  void after_planned(std::span<Storage* const> made, std::span<Storage* const> written) {
+    if (follower_) [[unlikely]]
+      after_planned_slow(made, written);
+  }
+  bool following() const { return follower_ != nullptr; }
+  // The plan will run this op again: how, has to be written down.
+  bool planned_again() const { return follower_ && follower_->again(); }
+  // Where the plan was last lost; empty: nowhere.
+  std::string why_lost() const;
+
   // --- everything ----------------------------------------------------------------------------------------------------
   // No kernel may be running. Packs everything at the low end.
   void pack();
@@ -164,8 +184,11 @@ class Engine {
   void check() const;
 
  private:
+  friend class Follower;
   using Lock = std::unique_lock<SpinLock>;
 
+  void before_planned_slow(std::string_view op);
+  void after_planned_slow(std::span<Storage* const> made, std::span<Storage* const> written);
   Block* take(Bytes bytes, Side side);
   void give_back(Block* block);
   Block* make_room(Bytes bytes, Side side);
@@ -235,6 +258,7 @@ class Engine {
   bool watching_ = false;
   Stats counts_;
   std::vector<Event> events_;
+  std::unique_ptr<Follower> follower_;
 };
 
 }  // namespace coop

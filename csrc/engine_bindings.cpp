@@ -40,6 +40,9 @@ py::dict to_python(const Stats& s) {
   COOP_STAT(search_seconds);
   COOP_STAT(move_seconds);
   COOP_STAT(fragmentation);
+  COOP_STAT(planned_steps);
+  COOP_STAT(planned_ops);
+  COOP_STAT(plan_losses);
 #undef COOP_STAT
   return d;
 }
@@ -101,8 +104,10 @@ const char* name(Player::Status status) {
   return "?";
 }
 
-py::dict play(const Options& options, const Program& program, int steps, double patience, bool watch) {
+py::dict play(const Options& options, const Program& program, int steps, double patience, bool watch,
+              std::shared_ptr<Planned> plan) {
   Player player(options, program, patience, watch);
+  if (plan) player.engine().follow(std::move(plan));
   Player::Status status;
   {
     const py::gil_scoped_release release;
@@ -116,6 +121,7 @@ py::dict play(const Options& options, const Program& program, int steps, double 
   d["floor_setter"] = player.floor_setter();
   d["stats"] = to_python(player.engine().stats());
   d["events"] = to_python(player.engine().take_events());
+  d["why_lost"] = player.engine().why_lost();
   return d;
 }
 
@@ -150,7 +156,23 @@ void bind_engine(py::module_& module) {
       .def("op", &Program::op)
       .def("hold", &Program::hold)
       .def("release", &Program::release);
-  module.def("play", &play);
+  py::class_<Planned, std::shared_ptr<Planned>> planned(module, "Planned");
+  py::enum_<Planned::Kind>(planned, "Kind")
+      .value("compute", Planned::Kind::compute)
+      .value("free", Planned::Kind::free)
+      .value("out", Planned::Kind::out)
+      .value("in", Planned::Kind::in);
+  planned.def(py::init<>())
+      .def("node",
+           [](Planned& plan, std::string name, bool silent,
+              const std::vector<std::tuple<std::uint32_t, Bytes, std::int64_t>>& outputs) {
+             std::vector<Planned::Output> made;
+             for (const auto& [value, bytes, over] : outputs) made.push_back({value, bytes, over});
+             plan.node(std::move(name), silent, std::move(made));
+           })
+      .def("step", &Planned::step);
+  module.def("play", &play, py::arg("options"), py::arg("program"), py::arg("steps"), py::arg("patience"),
+             py::arg("watch"), py::arg("plan") = nullptr);
   module.def("ideal", &play_ideal, py::arg("code"), py::arg("last"), py::arg("budget"), py::arg("policy"),
              py::arg("limit"));
 }

@@ -168,6 +168,7 @@ void Player::run_op(const Instruction& op) {
   const bool view = op.writes.empty() && !op.outputs.empty() &&
                     std::all_of(op.outputs.begin(), op.outputs.end(), [](const auto& o) { return o.alias >= 0; });
   if (!view) {
+    engine_->before_planned("");
     collect(op);
     try {
       for (Storage* storage : written_) engine_->before_overwrite(*storage);
@@ -186,6 +187,11 @@ void Player::run_op(const Instruction& op) {
     engine_->leave(operands_);
   }
   engine_->ran(op.cost);
+  if (!view && engine_->following()) {
+    outputs_.clear();
+    for (const Home* home : made_) outputs_.push_back(home->storage);
+    engine_->after_planned(outputs_, written_);
+  }
   for (std::uint32_t i = 0, fresh = 0; i < op.outputs.size(); ++i) {
     const Program::Output& output = op.outputs[i];
     name(op.tensor + i, output.alias < 0 ? *made_[fresh++] : home(op.inputs[static_cast<std::size_t>(output.alias)]));
@@ -216,7 +222,7 @@ void Player::collect(const Instruction& op) {
 bool Player::worth_recording(const Instruction& op) const {
   const Options& options = engine_->options();
   const Storage* target = written_.size() == 1 ? written_[0] : nullptr;
-  return options.evict && op.replayable && !op.outputs.empty() && (!op.backward || options.record_backward) &&
+  return options.evict && op.replayable && !op.outputs.empty() && (!op.backward || options.record_backward || engine_->planned_again()) &&
          (op.writes.empty() || (target && target->producer && target->versions < options.max_versions && !passing_)) &&
          !engine_->too_deep(operands_);
 }
@@ -234,7 +240,7 @@ void Player::compute(const Instruction& op) {
   Bytes all = 0;
   for (const Program::Output& output : op.outputs) all += output.bytes;
   for (const Storage* storage : written_) all += storage->bytes;
-  const bool passing = op.backward && !options.record_backward;  // a gradient on its way
+  const bool passing = op.backward && !options.record_backward && !record;  // a gradient on its way
   engine_->expect(passing ? Side::high : engine_->side_of(op.cost / static_cast<double>(std::max<Bytes>(all, 1))));
 
   for (int tries = 0;; ++tries) {

@@ -20,6 +20,7 @@ void Engine::evacuate(Storage& storage, std::vector<Storage*>& outside) {
 std::size_t Engine::retire(Bytes spare) {
   Lock lock(mutex_);
   std::vector<Storage*> outside, pinned;
+  if (follower_) follower_->let_go();
   orphans_.clear();
   for (Block* block = arena_.first(); block; block = block->next) {
     if (block->storage && block->storage->pins) pinned.push_back(block->storage);

@@ -188,6 +188,7 @@ struct Workspace {
   std::vector<std::int32_t> edge_of;  // for each operand: its edge, or a SpecialEdge
   std::vector<Storage*> snapshots;    // for each operand: the copy that is recorded in its place, or null
   std::vector<Storage*> outputs;
+  std::vector<Storage*> made;  // all results of its own, recorded or not: a plan wants to know
   std::vector<ReturnPlace> places;
   std::vector<std::pair<std::size_t, c10::IValue>> saved;
   torch::jit::Stack late;  // arguments of an op that will be written down after it has run
@@ -213,6 +214,7 @@ class Call {
         edge_of_(space.edge_of),
         snapshots_(space.snapshots),
         outputs_(space.outputs),
+        made_(space.made),
         places_(space.places),
         saved_(space.saved),
         late_(space.late),
@@ -225,6 +227,7 @@ class Call {
 
   void run() {
     try {
+      engine_.before_planned(info_.name);
       collect();
       for (Storage* storage : operands_.written) engine_.before_overwrite(*storage);
       for (Storage* storage : operands_.statistics) engine_.before_overwrite(*storage);
@@ -294,7 +297,7 @@ class Call {
   void prepare() {
     const Options& options = engine_.options();
     Storage* target = operands_.written.size() == 1 ? operands_.written[0] : nullptr;
-    const bool backward = !options.record_backward && in_plain_backward();
+    const bool backward = !options.record_backward && !engine_.planned_again() && in_plain_backward();
     record_ = options.evict && info_.replayable && !backward && !stores_gradient(info_) && info_.returns > 0 &&
               !operands_.exotic && !operands_.grows &&
               (operands_.written.empty() || (target && may_be_renamed(*target))) &&
@@ -532,6 +535,7 @@ class Call {
     std::vector<ReturnPlace>& places = places_;
     places.clear();
     outputs_.clear();
+    made_.clear();
     Bytes most = 0, all = 0;
     if (record_ && target) {
       outputs_.push_back(target);
@@ -548,6 +552,7 @@ class Call {
       if (impl->_mutable_data_ptr_no_checks().get_deleter() != &release_raw) return;
       Storage* storage = scope_.storage_of(impl);
       if (!storage || storage->foreign) return;
+      if (engine_.following()) made_.push_back(storage);
       if (info_.unset) storage->unset = true;
       if (operands_.exotic) engine_.expose(*storage);  // may be part of something we cannot see into
       all += storage->bytes;
@@ -587,6 +592,7 @@ class Call {
     forget_snapshots();
     leave();
     engine_.ran(cost_);  // of a custom operator: nothing beyond the ops that it called
+    engine_.after_planned(made_, operands_.written);
     scope_.empty_trash();
   }
 
@@ -603,6 +609,7 @@ class Call {
   std::vector<std::int32_t>& edge_of_;
   std::vector<Storage*>& snapshots_;
   std::vector<Storage*>& outputs_;
+  std::vector<Storage*>& made_;
   std::vector<ReturnPlace>& places_;
   std::vector<std::pair<std::size_t, c10::IValue>>& saved_;
   torch::jit::Stack& late_;

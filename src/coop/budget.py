@@ -18,6 +18,9 @@ import torch
 
 from coop import _C, errors  # noqa: F401  errors registers the exception
 from coop.boundary import Boundary
+from coop.plan.file import read
+from coop.plan.follow import planned
+from coop.plan.plan import Plan, PlanError
 from coop.policies import options_for
 from coop.sizes import format_bytes, parse_bytes
 
@@ -63,6 +66,12 @@ class Stats:
     move_seconds: float
     fragmentation: float
     """Free bytes that were left after requests that forced an eviction, as a share of the budget, on average."""
+    planned_steps: int = 0
+    """Steps that followed the plan to their end."""
+    planned_ops: int = 0
+    """Ops that followed the plan."""
+    plan_losses: int = 0
+    """How often the program did something else than was planned."""
 
     def __str__(self) -> str:
         share = self.recompute_seconds / self.op_seconds if self.op_seconds else 0.0
@@ -94,9 +103,10 @@ class Event:
 class Memory:
     """A scope with a budget. Made by `budget` and `measure`; used with `with`, once."""
 
-    def __init__(self, options: _C.Options, events: bool = False) -> None:
+    def __init__(self, options: _C.Options, events: bool = False, plan: _C.Planned | None = None) -> None:
         self._options = options
         self._events = events
+        self._plan = plan
         self._state = "new"
         self._thread = 0
         self._boundary = Boundary()
@@ -117,6 +127,8 @@ class Memory:
                 "Tip: look at `ulimit -v` and at vm.overcommit_memory"
             ) from None
         self._state, self._thread = "open", threading.get_ident()
+        if self._plan is not None:
+            _C.follow(self._plan)
         try:
             self._boundary.install()
         except BaseException:
@@ -150,6 +162,11 @@ class Memory:
             return self._final
         self._require_open()
         return Stats(**_C.stats())
+
+    def why_lost(self) -> str:
+        """Where the program last did something else than was planned, in a sentence. Empty: nowhere, or there is no plan."""
+        self._require_open()
+        return _C.why_lost()
 
     def events(self) -> list[Event]:
         """What happened since the last call, in order. Needs `events=True`."""
@@ -208,11 +225,20 @@ class Memory:
             )
 
 
-def budget(size: int | str, policy: str = "coop", *, checks: int = 0, events: bool = False, **switches: Any) -> Memory:
+def budget(
+    size: int | str,
+    policy: str = "coop",
+    *,
+    plan: Plan | str | Path | None = None,
+    checks: int = 0,
+    events: bool = False,
+    **switches: Any,
+) -> Memory:
     """A scope in which every tensor byte lies in one arena of this size.
 
     `size` is an int of bytes or a string such as "600MiB" or "4GB". `policy` chooses what is evicted: coop, coop-paper, dtr,
-    dtr-eq, dte or lru. `checks` runs the engine's own checks: 0 never, 1 cheap ones, 2 at every event (slow). `events=True`
+    dtr-eq, dte or lru. A `plan`, from `coop.plan.solve` or a file, says what leaves and comes back while the program does what
+    was planned; where it does something else, the policy decides. `checks` runs the engine's own checks: 0 never, 1 cheap ones, 2 at every event (slow). `events=True`
     records what happens for `memory.events()`. Further keywords switch parts of the policy, for comparison: window,
     partition, per_byte, keep_dead, in_place, move, rescue.
     """
@@ -229,7 +255,16 @@ def budget(size: int | str, policy: str = "coop", *, checks: int = 0, events: bo
         raise ValueError(
             f"a budget of {format_bytes(count)} is less than one block of {format_bytes(options.alignment)}"
         )
-    return Memory(options, events)
+    followed = None
+    if plan is not None:
+        known = plan if isinstance(plan, Plan) else read(plan)
+        if known.peak > count:
+            raise PlanError(
+                f"the plan needs {format_bytes(known.peak)} ({known.peak} bytes), and the budget is {format_bytes(count)}. "
+                "Tip: make a plan for this budget, or allow that much"
+            )
+        followed = planned(known, live=True)
+    return Memory(options, events, followed)
 
 
 def measure() -> Memory:

@@ -1,4 +1,5 @@
-"""The four networks that `transformers` has: ResNet-50, BERT Large, Swin-T and a GPT of 2.7 billion parameters.
+"""The networks that `transformers` has: ResNet-50, BERT Large, Swin-T and a GPT of 2.7 billion parameters; and for small
+devices, with one example at a time, ResNet-18 for pictures of 32 x 32 and BERT Base.
 
 Attention is `eager`: matmul, softmax, dropout and matmul, as in the frameworks of the paper's time. It stores the
 scores, and so has much to evict. Fused attention (`sdpa`) would also be another op on each device.
@@ -6,18 +7,43 @@ scores, and so has much to evict. Fused attention (`sdpa`) would also be another
 Configurations are made here; nothing is downloaded.
 """
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from coop.models.network import Inputs, Network, adam, images, sgd
+from coop.models.network import Inputs, Network, Optimizer, adam, images, sgd
 
 
 def resnet50(small: bool) -> Network:
     size, classes = (64, 10) if small else (224, 1000)
-    shape = {"embedding_size": 8, "hidden_sizes": [16, 32], "depths": [1, 1]} if small else {}
+    shape: dict[str, Any] = {"embedding_size": 8, "hidden_sizes": [16, 32], "depths": [1, 1]} if small else {}
+    return Network(
+        "resnet50", _resnet(shape, classes), images((size, size), classes), 4 if small else 115, sgd, _logits
+    )
 
+
+def resnet18(small: bool) -> Network:
+    """As POET has it: CIFAR-10, one picture at a time. The first convolution is 3 x 3 and nothing is pooled after it, as usual
+    for pictures of 32 x 32."""
+    shape: dict[str, Any] = {"layer_type": "basic", "embedding_size": 64, "hidden_sizes": [64, 128, 256, 512]}
+    shape["depths"] = [2, 2, 2, 2]
+    if small:
+        shape |= {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1]}
+    whole = _resnet(shape, 10)
+
+    def build() -> nn.Module:
+        model: Any = whole()
+        stem = model.resnet.embedder
+        stem.embedder.convolution = nn.Conv2d(3, shape["embedding_size"], 3, padding=1, bias=False)
+        stem.pooler = nn.Identity()
+        return _training(model)
+
+    return Network("resnet18", build, images((32, 32), 10), 1, _plain, _logits)
+
+
+def _resnet(shape: dict[str, Any], classes: int) -> Callable[[], nn.Module]:
     def build() -> nn.Module:
         transformers = _transformers()
         model = transformers.ResNetForImageClassification(transformers.ResNetConfig(**shape, num_labels=classes))
@@ -26,7 +52,7 @@ def resnet50(small: bool) -> Network:
                 module.inplace = True  # as everywhere else that ResNets are trained
         return _training(model)
 
-    return Network("resnet50", build, images((size, size), classes), 4 if small else 115, sgd, _logits)
+    return build
 
 
 def swin_t(small: bool) -> Network:
@@ -42,9 +68,19 @@ def swin_t(small: bool) -> Network:
 
 
 def bert_large(small: bool) -> Network:
+    width, layers, heads = (32, 2, 4) if small else (1024, 24, 16)
+    return _bert("bert-large", small, width, layers, heads, 2 if small else 16, adam)
+
+
+def bert_base(small: bool) -> Network:
+    """As POET has it: one text at a time."""
+    width, layers, heads = (32, 2, 4) if small else (768, 12, 12)
+    return _bert("bert-base", small, width, layers, heads, 1, _plain)
+
+
+def _bert(name: str, small: bool, width: int, layers: int, heads: int, count: int, optimizer: Optimizer) -> Network:
     """Pre-training: masked words and next sentence."""
     vocabulary, length = (100, 32) if small else (30522, 512)
-    width, layers, heads = (32, 2, 4) if small else (1024, 24, 16)
 
     def build() -> nn.Module:
         transformers = _transformers()
@@ -73,7 +109,7 @@ def bert_large(small: bool) -> Network:
         found: Tensor = model(words, token_type_ids=segments, labels=labels, next_sentence_label=follows).loss
         return found
 
-    return Network("bert-large", build, batch, 2 if small else 16, adam, loss)
+    return Network(name, build, batch, count, optimizer, loss)
 
 
 def gpt(small: bool) -> Network:
@@ -109,6 +145,11 @@ def gpt(small: bool) -> Network:
         return nn.functional.cross_entropy(logits.flatten(0, 1), following.flatten())
 
     return Network("gpt-2.7b", build, batch, 2, adam, loss)
+
+
+def _plain(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """Without momentum, for which small devices have no room."""
+    return torch.optim.SGD(parameters, lr=1e-2, foreach=False)
 
 
 def _logits(model: nn.Module, inputs: Inputs) -> Tensor:

@@ -15,11 +15,16 @@ _NETWORKS: dict[str, Callable[[bool], Network]] = {
     "spos": spos.network,
     "gpt-2.7b": borrowed.gpt,
 }
+_SMALL: dict[str, Callable[[bool], Network]] = {"resnet18": borrowed.resnet18, "bert-base": borrowed.bert_base}
 NAMES = tuple(_NETWORKS)
+"""Those of the paper, on which policies and planners are compared."""
+SMALL_NAMES = tuple(_SMALL)
+"""For small devices."""
 
 
 def get(name: str, small: bool = False) -> Network:
     """The network of that name. `small` is the same architecture at a size that trains on a laptop in a moment."""
-    if name not in _NETWORKS:
-        raise ValueError(f"there is no network {name!r}; the known ones are {', '.join(NAMES)}")
-    return _NETWORKS[name](small)
+    networks = _NETWORKS | _SMALL
+    if name not in networks:
+        raise ValueError(f"there is no network {name!r}; the known ones are {', '.join(networks)}")
+    return networks[name](small)

@@ -20,7 +20,17 @@ from coop.plan.planners import PLANNERS, peak_of, solve
 from coop.plan.search import Progress
 from coop.plan.solvers import MissingSolver
 
+
+
+def __getattr__(name: str) -> object:
+    if name == "compile_solver":  # it needs all of coop, which may be on its way here
+        from coop.plan.compile_solver import compile_solver
+
+        return compile_solver
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 __all__ = [
-    "PLANNERS", "Graph", "MissingSolver", "Paging", "Plan", "PlanError", "Progress", "assign", "check", "floor", "graph_of",
+    "PLANNERS", "Graph", "MissingSolver", "Paging", "Plan", "PlanError", "Progress", "assign", "check", "compile_solver", "floor", "graph_of",
     "make_graph", "peak_of", "read", "solve", "write",
 ]  # fmt: skip

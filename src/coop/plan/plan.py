@@ -12,7 +12,7 @@ is the plan's doing.
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from coop.plan.graph import Graph, until
+from coop.plan.graph import NONE, Graph, until
 
 Kind = Literal["compute", "free", "out", "in"]
 KINDS: tuple[Kind, ...] = ("compute", "free", "out", "in")
@@ -26,6 +26,28 @@ class Step(NamedTuple):
     kind: Kind
     number: int
     """Of a node if it is computed, else of a value."""
+
+
+class Line(NamedTuple):
+    """A node, as far as it matters for running a plan."""
+
+    name: str
+    """Of the op."""
+    outputs: tuple[tuple[int, int, int], ...]
+    """Values: number, bytes, and the value whose bytes it takes over, or NONE."""
+
+
+def program_of(graph: Graph) -> tuple[Line, ...]:
+    return tuple(
+        Line(
+            node.name,
+            tuple(
+                (value, graph.values[value].bytes, over)
+                for value, over in zip(node.outputs, node.over or (NONE,) * len(node.outputs), strict=True)
+            ),
+        )
+        for node in graph.nodes
+    )
 
 
 @dataclass(frozen=True)
@@ -45,6 +67,8 @@ class Plan:
     """optimal: the bound is reached. feasible: perhaps there is a better one."""
     seconds: float = 0.0
     about: dict[str, Any] = field(default_factory=dict)
+    program: tuple["Line", ...] = ()
+    """What the graph's nodes are, for whoever runs the plan."""
 
     @property
     def increase(self) -> float:

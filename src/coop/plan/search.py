@@ -14,7 +14,7 @@ from typing import Any
 from coop.plan.check import Checked, check
 from coop.plan.graph import Graph
 from coop.plan.paging import Paging
-from coop.plan.plan import Plan, PlanError, Step
+from coop.plan.plan import Plan, PlanError, Step, program_of
 from coop.plan.schedule import steps_of
 
 Objective = Callable[[Checked], float]
@@ -156,6 +156,7 @@ class Search:
             "optimal" if self.proven else "feasible",
             round(self.seconds, 3),
             about,
+            program_of(self.graph),
         )
 
 

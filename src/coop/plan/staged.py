@@ -51,7 +51,7 @@ def solve(
     Each better one on the way is offered to the search. Raises PlanError if the model shows that there is none.
     """
     end = search.seconds + min(seconds, search.left())
-    model = _Model(search.graph, search.budget, set(places))
+    model = Model(search.graph, search.budget, set(places))
     while True:
         if start is not None:
             model.hint(start)
@@ -68,7 +68,9 @@ def solve(
             return Outcome(None, False)
 
 
-class _Model:
+class Model:
+    """poet.py adds paging to it, by what `_brought` and `_brought_before` return."""
+
     def __init__(self, graph: Graph, budget: int, places: set[Place]) -> None:
         self.cp = cp_model()
         self.graph, self.budget = graph, budget
@@ -96,8 +98,19 @@ class _Model:
             self._add_value(number)
         for at in range(count + 1):
             self._add_memory(at)
-        scale = max(1, graph.cost // (100 * _UNITS))
-        self.model.minimize(sum(max(1, graph.nodes[n].cost // scale) * again for (n, _), again in self.again.items()))
+        self._minimise()
+
+    def _minimise(self) -> None:
+        nodes, scale = self.graph.nodes, max(1, self.graph.cost // (100 * _UNITS))
+        self.model.minimize(sum(max(1, nodes[n].cost // scale) * again for (n, _), again in self.again.items()))
+
+    def _brought(self, number: int, at: int) -> Any:
+        """Whether a value comes into memory in a stage without being made. None: it cannot."""
+        return None
+
+    def _brought_before(self, number: int, node: int, at: int) -> list[list[Any]]:
+        """The ways in which that happens before a node is run again in that stage: literals that are all true."""
+        return []
 
     def _add_value(self, number: int) -> None:
         graph, model, value = self.graph, self.model, self.graph.values[number]
@@ -110,7 +123,7 @@ class _Model:
             made = self.again.get((value.node, at))
             read = at in value.users or (value.kept and at == len(graph.nodes))
             if at != value.node:
-                there = [literal for literal in (before, made) if literal is not None]
+                there = [literal for literal in (before, made, self._brought(number, at)) if literal is not None]
                 if read:
                     model.add_bool_or(there)
                 for user in value.users:
@@ -160,9 +173,9 @@ class _Model:
             if events[i] != at:  # in the middle of a gap
                 sizes.append((value.bytes, before))
                 continue
-            there = [before]
+            there = [[before], *self._brought_before(number, node, at)]
             if value.node < node and (value.node, at) in self.again:
-                there.append(self.again[value.node, at])
+                there.append([self.again[value.node, at]])
             wanted = [self.again[user, at] for user in value.users if user > node and (user, at) in self.again]
             if i < len(self.keeps[number]):
                 wanted.append(self.keeps[number][i])
@@ -170,7 +183,8 @@ class _Model:
             present = model.new_bool_var("")
             for have in there:
                 for want in [None] if always else wanted:
-                    model.add_bool_or([present, have.negated(), *([] if want is None else [want.negated()])])
+                    both = have if want is None else [*have, want]
+                    model.add_bool_or([present, *(literal.negated() for literal in both)])
             sizes.append((value.bytes, present))
         room = (self.budget - fixed) // self.unit
         model.add(sum(self._units(size) * present for size, present in sizes) <= room).only_enforce_if(here)

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 from coop import _C
 from coop.budget import Event, Stats
+from coop.plan.follow import planned
+from coop.plan.plan import Plan
 from coop.policies import options_for
 from coop.trace.trace import Hold, Op, Release, Source, Trace
 
@@ -114,12 +116,14 @@ class Player:
         limit: float = THRASH,
         events: bool = False,
         checks: int = 0,
+        plan: Plan | None = None,
         **switches: Any,
     ) -> Simulation:
-        """`budget`: bytes, or a share of the peak if it is a float."""
+        """`budget`: bytes, or a share of the peak if it is a float. With a `plan`, the policy only does what that leaves open."""
         size = int(budget * self.peak) if isinstance(budget, float) else budget
         options = options_for(policy, size, checks, self._options | switches)
-        result = _C.play(options, self._program, steps, limit - 1, events)
+        followed = None if plan is None else planned(plan, live=False)
+        result = _C.play(options, self._program, steps, limit - 1, events, followed)
         stats = Stats(**result["stats"])
         done = result["status"] == "ok"
         return Simulation(

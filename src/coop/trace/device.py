@@ -2,7 +2,8 @@
 
 The cost of an op is a roofline: the time to launch it, and then the longer of computing its FLOPs and moving its bytes.
 FLOPs are those of `torch.utils.flop_counter`; ops that it does not know move bytes only. Caches, overlap and the shapes
-that a kernel likes are left out. The figures are in TOML files: `devices/` has some, and users may write their own.
+that a kernel likes are left out. The figures are in TOML files: `devices/` has some, and users may write their own. Those
+that say `watts` and have a table `[paging]` are also for the planner poet, which saves energy.
 """
 
 import tomllib
@@ -10,11 +11,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import flop_registry
+
+if TYPE_CHECKING:
+    from coop.plan.paging import Paging
 
 _PARTLY_READ = {"embedding", "index", "index_select", "gather", "nll_loss_forward", "nll_loss2d_forward"}
 """Their first argument is a table, of which they look at no more than they return."""
@@ -34,6 +38,10 @@ class Device:
     """Bytes per second."""
     flops: dict[str, float]
     """FLOP/s for each dtype. Others count as float32."""
+    watts: float | None = None
+    """While it computes. None: not known."""
+    paging: "Paging | None" = None
+    """Its storage, for what memory has no room for. None: it has none, or nothing is known of it."""
 
     @property
     def about(self) -> dict[str, Any]:
@@ -124,18 +132,41 @@ def _parse(name: str, where: str, text: str) -> Device:
             raise ValueError(f"the device {where!r} has {key} = {found!r}; it must be {rule}")
         return found
 
+    def number(key: str, within: dict[str, Any], unit: str) -> float:
+        return float(value(key, within, float, f"a number of {unit} above 0"))
+
+    def known_only(within: dict[str, Any], keys: set[str], what: str) -> None:
+        if unknown := within.keys() - keys:
+            raise ValueError(f"the device {where!r} says {', '.join(sorted(unknown))}, which no {what} has")
+
     rates = value("flops", content, dict, "a table of FLOP/s, one for each dtype")
-    flops = {
-        dtype: float(value(dtype, rates, float, "a number of FLOP/s above 0")) for dtype in {**rates, "float32": 0}
-    }
+    flops = {dtype: number(dtype, rates, "FLOP/s") for dtype in {**rates, "float32": 0}}
     alignment = value("alignment", content, int, "a number of bytes above 0")
-    if unknown := content.keys() - {"gpu", "alignment", "launch", "bandwidth", "flops"}:
-        raise ValueError(f"the device {where!r} says {', '.join(sorted(unknown))}, which no device has")
+    known_only(content, {"gpu", "alignment", "launch", "bandwidth", "flops", "watts", "paging"}, "device")
+    paging = None
+    if "paging" in content:
+        from coop.plan.paging import Paging  # plans know traces, so that traces know plans only when asked
+
+        table = value("paging", content, dict, "a table")
+        units = {
+            "in_latency": "seconds",
+            "in_bandwidth": "bytes/s",
+            "out_latency": "seconds",
+            "out_bandwidth": "bytes/s",
+        }
+        known_only(table, {*units, "watts", "capacity"}, "paging")
+        paging = Paging(
+            **{key: number(key, table, unit) for key, unit in units.items()},
+            watts=number("watts", table, "watts"),
+            capacity=value("capacity", table, int, "a number of bytes above 0") if "capacity" in table else None,
+        )
     return Device(
         name,
         value("gpu", content, bool, "true or false"),
         alignment,
-        float(value("launch", content, float, "a number of seconds above 0")),
-        float(value("bandwidth", content, float, "a number of bytes/s above 0")),
+        number("launch", content, "seconds"),
+        number("bandwidth", content, "bytes/s"),
         flops,
+        number("watts", content, "watts") if "watts" in content else None,
+        paging,
     )

@@ -1,0 +1,220 @@
+// Following a plan. Everything here runs under the engine's lock, which is open while a kernel runs again.
+#include "follow.h"
+
+#include <utility>
+
+#include "engine.h"
+
+namespace coop {
+
+void Planned::node(std::string name, bool silent, std::vector<Output> outputs) {
+  for (const Output& output : outputs) values = std::max(values, output.value + 1);
+  nodes.push_back({std::move(name), silent, false, std::move(outputs), {}, {}});
+}
+
+void Planned::step(Kind kind, std::uint32_t number, std::uint32_t node) {
+  if (kind == Kind::compute) nodes.at(number).again = true;
+  if (node < nodes.size()) {
+    nodes[node].before.push_back({kind, number});
+  } else {
+    nodes.back().after.push_back({kind, number});
+  }
+}
+
+namespace {
+
+// Up to the mark of an op in place. Composite functions of PyTorch choose between add and add_ by whether somebody records.
+std::string_view base_of(std::string_view op) {
+  std::string_view base = op.substr(0, op.find('.'));
+  if (base.ends_with('_')) base.remove_suffix(1);
+  return base;
+}
+
+bool same(std::string_view planned, std::string_view op) {
+  return planned == op || (!op.empty() && base_of(planned) == base_of(op));
+}
+
+}  // namespace
+
+Follower::Follower(Engine& engine, std::shared_ptr<const Planned> plan)
+    : engine_(engine), plan_(std::move(plan)), storages_(plan_->values, nullptr), wanted_(plan_->values, false) {
+  while (first_ + 1 < plan_->nodes.size() && plan_->nodes[first_].silent) ++first_;
+}
+
+void Follower::before(std::string_view op, Lock& lock) {
+  if (running_) lose("an op that failed");
+  unplanned_.clear();
+  pass_silent(lock);
+  if (!same(plan_->nodes[at_].name, op)) {
+    if (!at_) return;
+    if (!same(plan_->nodes[first_].name, op)) {
+      unplanned_ = op;
+      return;
+    }
+    lose(op);
+    pass_silent(lock);
+  }
+  const Planned::Node& node = plan_->nodes[at_];
+  carry_out(node.before, lock);
+  targets_.clear();
+  for (const Planned::Output& output : node.outputs) {
+    if (output.over < 0) {
+      targets_.push_back(nullptr);
+    } else {
+      const auto old = static_cast<std::uint32_t>(output.over);
+      targets_.push_back(storages_[old]);
+      unwant(old);
+    }
+  }
+  running_ = true;
+}
+
+void Follower::after(std::span<Storage* const> made, std::span<Storage* const> written, Lock& lock) {
+  if (!running_) {
+    // What makes nothing and changes nothing, such as a view, does not matter.
+    if (!unplanned_.empty() && !(written.empty() && made.empty())) lose(unplanned_);
+    return;
+  }
+  running_ = false;
+  const Planned::Node& node = plan_->nodes[at_];
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < node.outputs.size(); ++i) {
+    const Planned::Output& output = node.outputs[i];
+    if (output.over >= 0 && made.empty()) {
+      bind(output.value, targets_[i]);
+      continue;
+    }
+    // In memory of its own; or, where the plan does not know it, in that of what was overwritten.
+    const std::span<Storage* const> from = made.empty() ? written : made;
+    while (next < from.size() && !from[next]) ++next;
+    const Bytes bytes = next < from.size() ? engine_.arena_.round(from[next]->bytes) : 0;
+    if (bytes == output.bytes) {
+      bind(output.value, from[next++]);
+    } else if (output.bytes > engine_.arena_.round(1)) {  // else it has none
+      lose(node.name);
+      return;
+    }
+  }
+  ++ops_;
+  carry_out(node.after, lock);
+  if (++at_ == plan_->nodes.size()) finish();
+}
+
+// Nodes that no op of the driver's stands for.
+void Follower::pass_silent(Lock& lock) {
+  std::size_t passed = 0;
+  while (plan_->nodes[at_].silent && passed++ < plan_->nodes.size()) {
+    carry_out(plan_->nodes[at_].before, lock);
+    carry_out(plan_->nodes[at_].after, lock);
+    if (++at_ == plan_->nodes.size()) finish();
+  }
+}
+
+// What the plan asks for and cannot be done is left to the policy.
+void Follower::carry_out(const std::vector<Planned::Step>& steps, Lock& lock) {
+  for (const auto& [kind, number] : steps) {
+    try {
+      switch (kind) {
+        case Planned::Kind::compute: compute(number, lock); break;
+        case Planned::Kind::free: free(number); break;
+        case Planned::Kind::out:
+        case Planned::Kind::in: break;
+      }
+    } catch (const Shortage&) {
+    }
+  }
+}
+
+void Follower::compute(std::uint32_t number, Lock& lock) {
+  const Planned::Node& node = plan_->nodes[number];
+  for (const Planned::Output& output : node.outputs) {
+    if (output.over >= 0) unwant(static_cast<std::uint32_t>(output.over));
+  }
+  for (const Planned::Output& output : node.outputs) {
+    if (Storage* storage = storages_[output.value]; storage && storage->evicted()) engine_.bring_back(*storage, lock);
+  }
+  for (const Planned::Output& output : node.outputs) want(output.value);
+}
+
+void Follower::free(std::uint32_t value) {
+  unwant(value);
+  Storage* storage = storages_[value];
+  if (!storage || !storage->evictable(false)) return;
+  if (storage->held) {
+    engine_.evict(*storage);
+  } else {
+    engine_.evict_eagerly(*storage);
+  }
+}
+
+void Follower::bind(std::uint32_t value, Storage* storage) {
+  if (Storage* before = storages_[value]) before->value = 0;
+  storages_[value] = nullptr;
+  wanted_[value] = false;
+  if (!storage) return;
+  if (storage->value) {
+    unwant(storage->value - 1);
+    storages_[storage->value - 1] = nullptr;
+  }
+  storages_[value] = storage;
+  storage->value = value + 1;
+  want(value);
+}
+
+void Follower::want(std::uint32_t value) {
+  Storage* storage = storages_[value];
+  if (!storage || wanted_[value] || storage->evicted()) return;
+  wanted_[value] = true;
+  ++storage->wanted;
+}
+
+void Follower::unwant(std::uint32_t value) {
+  if (!wanted_[value]) return;
+  wanted_[value] = false;
+  Storage* storage = storages_[value];
+  --storage->wanted;
+  engine_.lineage_.reconsider(*storage);  // it may be forgotten by that
+}
+
+void Follower::renamed(Storage& storage, Storage& old) {
+  if (!storage.value) return;
+  const std::uint32_t value = storage.value - 1;
+  const bool wanted = wanted_[value];
+  if (wanted) {
+    --storage.wanted;
+    wanted_[value] = false;
+  }
+  storages_[value] = &old;
+  old.value = std::exchange(storage.value, 0);
+}
+
+void Follower::forgotten(Storage& storage) {
+  if (!storage.value) return;
+  storages_[storage.value - 1] = nullptr;
+  wanted_[storage.value - 1] = false;
+  storage.value = 0;
+}
+
+void Follower::let_go() {
+  running_ = false;
+  at_ = 0;
+  for (std::uint32_t value = 0; value < storages_.size(); ++value) {
+    unwant(value);
+    if (Storage* storage = std::exchange(storages_[value], nullptr)) storage->value = 0;
+  }
+}
+
+void Follower::lose(std::string_view op) {
+  ++losses_;
+  why_ = "op " + std::to_string(at_) + " of the plan is " + plan_->nodes[at_].name + ", and the program ran " +
+         std::string(op);
+  if (op == plan_->nodes[at_].name) why_ += " with other sizes";
+  let_go();
+}
+
+void Follower::finish() {
+  ++steps_;
+  let_go();
+}
+
+}  // namespace coop

@@ -1,0 +1,102 @@
+// A plan in force: what leaves and what comes back around each op of a step that was planned.
+//
+// The driver says which op comes next. As long as that is the plan's next node, the plan's steps are carried out around it, and
+// what the plan has in memory is wanted: for a request it may be moved, and leaves only when there is no other way. When
+// another op comes, or one that makes something else, the plan is lost: nothing is wanted any more and the policy goes on
+// alone, until the plan's first op comes again. Whatever happens, a plan costs time and never correctness: storages come back
+// through their lineage, planned or not.
+//
+// The plan speaks of nodes and values. Which storage a value is, is known from the op that makes it on; the old version of
+// what was overwritten in place is a storage of its own.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "spin_lock.h"
+#include "types.h"
+
+namespace coop {
+
+// The plan as the engine reads it. Values are numbered.
+struct Planned {
+  enum class Kind : std::uint8_t { compute, free, out, in };
+  struct Step {
+    Kind kind;
+    std::uint32_t number;  // of a node that is computed again, else of a value
+  };
+  struct Output {
+    std::uint32_t value;
+    Bytes bytes;
+    std::int64_t over;  // the value whose bytes it takes over; -1: none
+  };
+  struct Node {
+    std::string name;  // of the op
+    bool silent;       // no op of the driver's: it is passed over
+    bool again = false;
+    std::vector<Output> outputs;
+    std::vector<Step> before, after;
+  };
+  std::vector<Node> nodes;
+  std::uint32_t values = 0;
+
+  void node(std::string name, bool silent, std::vector<Output> outputs);
+  // A step of the plan, in order: before the first run of a node, or after the last.
+  void step(Kind kind, std::uint32_t number, std::uint32_t node);
+};
+
+class Follower {
+ public:
+  using Lock = std::unique_lock<SpinLock>;
+
+  Follower(Engine& engine, std::shared_ptr<const Planned> plan);
+
+  // An op is about to run: what the plan has for it.
+  void before(std::string_view op, Lock& lock);
+  // The op has run, and made these; null where there are no bytes. It may have written to others.
+  void after(std::span<Storage* const> made, std::span<Storage* const> written, Lock& lock);
+  // The op that runs now will be run again.
+  bool again() const { return running_ && plan_->nodes[at_].again; }
+
+  // The bytes are another storage's from now on: those of an old version.
+  void renamed(Storage& storage, Storage& old);
+  void forgotten(Storage& storage);
+  // Nothing is wanted any more.
+  void let_go();
+
+  std::uint64_t steps() const { return steps_; }
+  std::uint64_t ops() const { return ops_; }
+  std::uint64_t losses() const { return losses_; }
+  // Where it was last lost, as a sentence; empty: never.
+  const std::string& why() const { return why_; }
+
+ private:
+  void pass_silent(Lock& lock);
+  void carry_out(const std::vector<Planned::Step>& steps, Lock& lock);
+  void compute(std::uint32_t node, Lock& lock);
+  void free(std::uint32_t value);
+  void bind(std::uint32_t value, Storage* storage);
+  void want(std::uint32_t value);
+  void unwant(std::uint32_t value);
+  void lose(std::string_view op);
+  void finish();
+
+  Engine& engine_;
+  const std::shared_ptr<const Planned> plan_;
+  std::vector<Storage*> storages_;  // by value; null: not known, or gone
+  std::vector<bool> wanted_;
+  std::vector<Storage*> targets_;  // of the running op: what it overwrites, by output
+  std::string unplanned_;          // the running op, if it is not the plan's next
+  std::size_t first_ = 0;          // node that is an op of the driver's
+  std::size_t at_ = 0;
+  bool running_ = false;
+  std::uint64_t steps_ = 0, ops_ = 0, losses_ = 0;
+  std::string why_;
+};
+
+}  // namespace coop

@@ -1,0 +1,93 @@
+"""A first plan for poet.py, quickly: as in greedy.py, but a gap may also be paged, if that takes less energy."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from coop.plan.graph import Graph
+from coop.plan.greedy import _Search
+from coop.plan.paged import arrange, complete, levels
+from coop.plan.plan import PlanError, Step
+from coop.plan.poet_price import Price
+
+
+def first(
+    graph: Graph, budget: int, price: Price, *, rematerialise: bool, page: bool, hurry: float = 0.0
+) -> list[Step]:
+    """Steps that fit into the budget. `hurry`: joules that a second is worth. Raises PlanError if it finds none."""
+    return _Gaps(graph, budget, price, rematerialise, page, hurry).steps()
+
+
+class _Gaps(_Search):
+    def __init__(self, graph: Graph, budget: int, price: Price, rematerialise: bool, page: bool, hurry: float) -> None:
+        super().__init__(graph, budget)
+        self.price, self.rematerialise, self.hurry = price, rematerialise, hurry
+        self.room = (price.capacity if price.capacity is not None else float("inf")) if page else -1
+        """Bytes in storage that are not taken."""
+        self.paged: list[set[int]] = [set() for _ in graph.values]
+        """The ends of gaps at which the value is brought in."""
+
+    def steps(self) -> list[Step]:
+        budget = int(self.limit[0])
+        for _ in range(30):
+            self.fit()
+            self.take_back()
+            for paged, dropped in zip(self.paged, self.dropped, strict=True):
+                paged &= dropped
+            places = ((node, at) for at, nodes in enumerate(self.again) for node in nodes)
+            brought = ((value, at) for value, ends in enumerate(self.paged) for at in ends)
+            steps = complete(self.graph, arrange(self.graph, places, brought))
+            over: dict[int, int] = {}
+            for _, at, level in levels(self.graph, steps):
+                over[at] = max(over.get(at, 0), level - budget)
+            if max(over.values()) <= 0:
+                return steps
+            for at, more in over.items():
+                if more > 0:
+                    self.limit[at] = min(self.limit[at], self.level[at]) - more
+        raise PlanError("the plan fits but for what is in memory while values are made again")
+
+    def rank(self, value: int, begin: int, end: int) -> float | None:
+        saved = self.saved(value, begin, end)
+        found = self.way(value, end) if saved else None
+        return None if found is None else found[0] / saved
+
+    def saved(self, value: int, begin: int, end: int) -> int:
+        """Bytes, summed over the nodes where memory is short; 0 if the gap is no longer there."""
+        places = self.uses[value]
+        i = places.index(end) if end in places else 0
+        if end in self.dropped[value] or not i or places[i - 1] != begin:
+            return 0
+        over = (self.level - self.limit)[self.inside(value, begin, end)]
+        return int(np.clip(over, 0, self.graph.values[value].bytes).sum())
+
+    def way(self, value: int, end: int) -> tuple[float, bool] | None:
+        """What it costs to give a gap up, and whether by paging."""
+        found: list[tuple[float, bool]] = []
+        if self.rematerialise:
+            needed = self.needed(self.graph.values[value].node, end)
+            if needed is not None and (not self.careful or self.fits_for_a_while(needed, end)):
+                found.append((sum(self.worth(self.price.run, node) for node in needed), False))
+        if self.paged[value] or self.room >= self.graph.values[value].bytes:
+            out = 0.0 if self.paged[value] else self.worth(self.price.go_out, value)
+            found.append((out + self.worth(self.price.bring, value), True))
+        return min(found, default=None)
+
+    def worth(self, what: Callable[[int], tuple[float, int]], number: int) -> float:
+        joules, nanoseconds = what(number)
+        return joules + self.hurry * nanoseconds / 1e9 + 1e-12
+
+    def drop(self, value: int, begin: int, end: int) -> list[tuple[int, int]]:
+        found = self.way(value, end)
+        assert found is not None
+        if not found[1]:
+            return super().drop(value, begin, end)
+        if not self.paged[value]:
+            self.room -= self.graph.values[value].bytes
+        self.paged[value].add(end)
+        self.dropped[value].add(end)
+        self.level[self.inside(value, begin, end)] -= self.graph.values[value].bytes
+        return []
+
+    def there(self, value: int, at: int) -> bool:
+        return at in self.paged[value] or super().there(value, at)
