@@ -4,6 +4,7 @@ import pytest
 import torch
 from steps import op
 
+from coop.plan import Paging
 from coop.trace import record
 from coop.trace.device import Device, known, load
 
@@ -57,12 +58,43 @@ def test_devices_come_with_coop(name):
     assert device.flops["float32"] > 1e11 and device.bandwidth > 1e10 and 0 < device.launch < 1e-4
 
 
+@pytest.mark.parametrize(
+    ("name", "flops", "flops_per_joule", "memory"),
+    [
+        ("mkr1000", 1.667e5, 2.525e6, 0.33),
+        ("cortex-m4f", 6.37e6, 5.80e8, 0.33),
+        ("raspberry-pi", 2e9, 4.012e7, 0.15),
+        ("raspberry-pi-no-cache", 1.203e8, 4.012e7, 0.15),
+        ("jetson-tx2", None, None, 0.309),
+    ],
+)
+def test_small_devices_are_those_of_poets_table(name, flops, flops_per_joule, memory):
+    device = load(name)
+    assert not device.gpu and device.watts is not None and device.paging is not None
+    assert device.paging.watts == memory and device.paging.capacity is None
+    assert (
+        device.paging.in_bandwidth > device.paging.out_bandwidth
+        and device.paging.in_latency < device.paging.out_latency
+    )
+    if flops:
+        assert device.flops["float32"] == flops and device.watts == pytest.approx(flops / flops_per_joule, rel=0.001)
+
+
 GOOD = "gpu = true\nalignment = 512\nlaunch = 5e-6\nbandwidth = 1e12\n[flops]\nfloat32 = 1e13\n"
 
 
 def test_users_bring_their_own(tmp_path):
     (tmp_path / "mine.toml").write_text(GOOD)
     assert load(tmp_path / "mine.toml") == Device("mine", True, 512, 5e-6, 1e12, {"float32": 1e13})
+
+
+PAGING = "[paging]\nin_latency = 1e-4\nin_bandwidth = 5e6\nout_latency = 2e-4\nout_bandwidth = 4e6\nwatts = 0.3\n"
+
+
+def test_energy_and_paging_may_be_said(tmp_path):
+    (tmp_path / "mine.toml").write_text("watts = 2\n" + GOOD + PAGING + "capacity = 4096\n")
+    device = load(tmp_path / "mine.toml")
+    assert device.watts == 2.0 and device.paging == Paging(1e-4, 5e6, 2e-4, 4e6, 0.3, 4096)
 
 
 @pytest.mark.parametrize(
@@ -76,6 +108,11 @@ def test_users_bring_their_own(tmp_path):
         (GOOD.replace("1e12", '"fast"'), "bandwidth = 'fast'; it must be a number of bytes/s"),
         (GOOD.replace("true", "1"), "gpu = 1; it must be true or false"),
         ("speed = 3\n" + GOOD, "says speed, which no device has"),
+        ("watts = 0\n" + GOOD, "watts = 0; it must be a number of watts above 0"),
+        ("paging = 3\n" + GOOD, "paging = 3; it must be a table"),
+        (GOOD + PAGING.replace("watts = 0.3", ""), "does not say 'watts'"),
+        (GOOD + PAGING.replace("in_latency", "latency"), "says latency, which no paging has"),
+        (GOOD + PAGING + "capacity = 1.5\n", "capacity = 1.5; it must be a number of bytes above 0"),
     ],
 )
 def test_files_that_describe_no_device_are_told_why(tmp_path, text, message):
@@ -86,7 +123,7 @@ def test_files_that_describe_no_device_are_told_why(tmp_path, text, message):
 
 
 def test_unknown_devices_are_told_the_known_ones():
-    with pytest.raises(ValueError, match="'h100'; the known ones are a100, cpu, v100"):
+    with pytest.raises(ValueError, match="'h100'; the known ones are a100, cortex-m4f, cpu, jetson-tx2, "):
         load("h100")
     with pytest.raises(ValueError, match=r"cannot read the device 'missing\.toml': No such file"):
         load("missing.toml")

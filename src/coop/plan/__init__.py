@@ -21,7 +21,6 @@ from coop.plan.search import Progress
 from coop.plan.solvers import MissingSolver
 
 
-
 def __getattr__(name: str) -> object:
     if name == "compile_solver":  # it needs all of coop, which may be on its way here
         from coop.plan.compile_solver import compile_solver

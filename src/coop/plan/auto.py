@@ -4,8 +4,9 @@
 2. A first plan, at once: by giving up gaps (greedy.py).
 3. A plan from one cut (cut.py), and the bound that belongs to it (bounds.py). Of most training steps nothing is left after
    that but a small certified gap.
-4. Annealing, from the best plan and from the cheapest cut, fitting or not (anneal.py).
-5. The staged model (staged.py) around what was found: first with the places where a node's readers run, then, if the
+4. Replays that drop by price, with and without a tree of separators (treewidth.py).
+5. Annealing, from the best plan and from the cheapest cut, fitting or not (anneal.py).
+6. The staged model (staged.py) around what was found: first with the places where a node's readers run, then, if the
    graph is small, with all there are, which is exact.
 
 It ends when the bound is reached, or nearly, or the time is over.
@@ -23,6 +24,7 @@ from coop.plan.plan import PlanError
 from coop.plan.schedule import places_of, profile, prune
 from coop.plan.search import Search
 from coop.plan.staged import everywhere, near, solve
+from coop.plan.treewidth import treewidth
 
 _CLOSE = 1e-4  # a gap that is not worth anybody's time
 _SMALL = 130  # nodes, for which all places are asked at once
@@ -45,8 +47,9 @@ def auto(search: Search) -> None:
         starts = _from_cut(search)
         if _done(search):
             return
-        if search.duration is None:
-            _tight(search)
+        _replay(search)
+        if _done(search):
+            return
         _anneal(search, starts)
         if nodes <= _MEDIUM:
             _improve(search)
@@ -107,12 +110,10 @@ def _staged(search: Search, places: Callable[..., set[tuple[int, int]]], seconds
         return False
 
 
-def _tight(search: Search) -> None:
-    """So little memory that nothing has fitted yet: tree-width schedules need the least."""
-    from coop.plan.treewidth import treewidth
-
-    search.stage = "treewidth"
-    with contextlib.suppress(PlanError):
+def _replay(search: Search) -> None:
+    """Replays that drop by price: where no single cut fits, and at very tight budgets, they are the best to start from."""
+    share = 0.3 if search.duration is not None else 0.6
+    with contextlib.suppress(PlanError), search.within(search.left(share)):
         treewidth(search)
 
 

@@ -4,7 +4,8 @@ Nodes are the step's ops in the order in which the program runs them; values are
 trace, ops that only make views are left out, and views stand for their storage. An op that overwrites a storage makes a
 new value in the place of the old one. Parameters and other sources are constant memory, whoever writes to them; what an op
 has read of a source it can read again until that source is overwritten, so such an op can be run again only until then
-(`Node.last`).
+(`Node.last`). What the program still holds at that time and was made from it has to be there, as if it were read: it could never
+come back (rule 5 of the engine).
 """
 
 import hashlib
@@ -139,6 +140,8 @@ class _Builder:
         self.values: list[tuple[int, int]] = []
         """Bytes, and the node that makes it."""
         self.users: list[list[int]] = []
+        self.made_from: list[int] = []
+        """For each value: the sources that it could not be made again without, a bit for each."""
         self.base = [0]
 
     def graph(self) -> Graph:
@@ -185,16 +188,26 @@ class _Builder:
         read = dict.fromkeys(self.storage_of[tensor] for tensor in op.inputs)
         written = dict.fromkeys(self.storage_of[op.inputs[index]] for index in op.writes)
         inputs = [self.holds[storage] for storage in read if storage in self.holds]
-        for value in inputs:
-            self.users[value].append(here)
+        overwritten = sum(1 << storage for storage in written if self.readers.get(storage))
         for storage in written:
             for reader in self.readers.get(storage, ()):
                 self.last.setdefault(reader, here)
+        if overwritten:
+            for storage, value in self.holds.items():
+                if self.references[storage] and self.made_from[value] & overwritten:
+                    self.made_from[value] = 0
+                    if value not in inputs:
+                        inputs.append(value)
         for storage in read:
             if storage in self.readers:
                 self.readers[storage].append(here)
         if not op.replayable or any(storage in self.readers for storage in written):
             self.last[here] = here
+
+        made_from = sum(1 << storage for storage in read if storage in self.readers)
+        for value in inputs:
+            self.users[value].append(here)
+            made_from |= self.made_from[value]
 
         over = [self.holds[storage] for storage in written if storage in self.holds] + [NONE] * len(fresh)
         made = [storage for storage in written if storage in self.holds] + [self.storage_of[o.tensor] for o in fresh]
@@ -204,6 +217,7 @@ class _Builder:
             outputs.append(len(self.values))
             self.values.append((self.rounded(self.sizes[storage]), here))
             self.users.append([])
+            self.made_from.append(made_from)
         scratch = self.rounded(op.scratch) if op.scratch else 0
         replaces = tuple(over) if any(value != NONE for value in over) else ()
         self.nodes.append(Node(op.name, op.cost, tuple(inputs), tuple(outputs), replaces, scratch, None, number))

@@ -1,8 +1,8 @@
 """The model of moccasin.py: integers for when values come and go, for OR-tools CP-SAT.
 
-A time is a stage and a place in it, see rule 1 there. An interval of a value begins with a run of its node, or by bringing it
-in, and ends after a reader. Nodes whose runs are more than C in the plan to start from may run as often as there: so that
-plan is always a solution, and what is best here is no worse than the best with C.
+A time is a stage and a place in it, see rule 1 there. An interval of a value begins with a run of its node, or by
+bringing it in, and ends after a reader. Nodes whose runs are more than C in the plan to start from may run as often as
+there: so that plan is always a solution, and what is best here is no worse than the best with C.
 """
 
 import math
@@ -20,8 +20,8 @@ _MANY = 300  # ends of an interval that are listed one by one; more are a range
 
 
 def wanted(graph: Graph, reach: int) -> list[set[int]]:
-    """For each node, the stages in which what it makes may be wanted again: where a reader runs for the first time (reach 1),
-    where a reader of a reader does (2), and so on; 0: in all that follow."""
+    """For each node, the stages in which what it makes may be wanted again: where a reader runs for the first time
+    (reach 1), where a reader of a reader does (2), and so on; 0: in all that follow."""
     count = len(graph.nodes)
     if reach == 0:
         return [set(range(node + 1, count + 1)) for node in range(count)]
@@ -96,7 +96,7 @@ class Intervals:
         self.bound = 0
         """Nanoseconds; no solution takes less."""
 
-    # --- variables -----------------------------------------------------------------------------------------------------
+    # --- variables ---------------------------------------------------------------------------------------------------
 
     def _among(self, times: Iterable[int]) -> Any:
         return self.model.new_int_var_from_domain(self.cp.Domain.from_values(sorted(times)), "")
@@ -164,10 +164,10 @@ class Intervals:
         self.costs.append((paging.in_time(size), paged))
         return _Span(start, end, used, paged, pages[0], pages[-1])
 
-    # --- constraints ---------------------------------------------------------------------------------------------------
+    # --- constraints -------------------------------------------------------------------------------------------------
 
     def _order(self, value: int) -> None:
-        """One interval after the other. Those of nodes with several outputs may leave some out, as their runs are shared."""
+        """One after the other. With paging, nodes with several outputs may leave some out, as their runs are shared."""
         spans, outputs = self.spans[value], self.graph.nodes[self.graph.values[value].node].outputs
         skip = self.search.paging is not None and len(outputs) > 1
         for index, span in enumerate(spans):
@@ -249,7 +249,7 @@ class Intervals:
         factors, literals = zip(*terms, strict=True) if (terms := list(terms)) else ((), ())
         return self.cp.LinearExpr.weighted_sum(literals, factors)
 
-    # --- solutions -----------------------------------------------------------------------------------------------------
+    # --- solutions ---------------------------------------------------------------------------------------------------
 
     def run(self, seconds: float, steps: Sequence[Step]) -> tuple[Sequence[Step], bool]:
         """The best steps, these if there are no others, and whether no solution is better."""

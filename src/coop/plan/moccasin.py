@@ -1,27 +1,28 @@
-"""moccasin: a constraint program with O(n) integers (Bartan et al., "Moccasin: Efficient Tensor Rematerialization for Neural
-Networks", ICML 2023), for OR-tools CP-SAT.
+"""moccasin: a constraint program with O(n) integers (Bartan et al., "Moccasin: Efficient Tensor Rematerialization for
+Neural Networks", ICML 2023), for OR-tools CP-SAT.
 
-A value stays in memory for at most C intervals; each has a start, an end, and whether it is used at all. The duration is
-minimised: the cost of each node once, and again for each further interval. Constraints:
+A value stays in memory for at most C intervals; each has a start, an end, and whether it is used at all. The duration
+is minimised: the cost of each node once, and again for each further interval. Constraints:
 
-1. The clock has stages. Node t runs for the first time at the end of stage t; before that, nodes run again in order, node v at
-   t(t+1)/2 + v. So no two starts are the same, and one integer says both when and before whom.
+1. The clock has stages. Node t runs for the first time at the end of stage t; before that, nodes run again in order,
+   node v at t(t+1)/2 + v. So no two starts are the same, and one integer says both when and before whom.
 2. At each start, some interval of each input covers it. One Boolean for each pair of intervals says which.
 3. Memory is one cumulative constraint.
 
-Two phases: first memory alone, down to the budget (not needed if greedy.py finds a plan); then the duration, from there.
-Runs are first allowed only where a reader runs for the first time, then also where a reader may run again, then
+Two phases: first memory alone, down to the budget (not needed if greedy.py finds a plan); then the duration, from
+there. Runs are first allowed only where a reader runs for the first time, then also where a reader may run again, then
 everywhere, each time from the best plan so far.
 
-What the paper leaves out, here put in: nodes that make several values (one start, an end for each), nodes that overwrite what they
-read (its interval ends as theirs begins), nodes that cannot be run again or only until some other runs, scratch, the
-bytes of sources as they come and go, and values that outlive the step. Memory counts while nodes run again as at any other time.
-Bytes and costs are counted in their greatest common divisor, so nothing is rounded.
+What the paper leaves out, here put in: nodes that make several values (one start, an end for each), nodes that
+overwrite what they read (its interval ends as theirs begins), nodes that cannot be run again or only until some other
+runs, scratch, the bytes of sources as they come and go, and values that outlive the step. Memory counts while nodes
+run again as at any other time. Bytes and costs are counted in their greatest common divisor, so nothing is rounded.
 
-Paging, as in the published code: an interval may begin by bringing the value in, which needs no inputs; its transfers are part of
-the duration, and what goes to storage stays there and must fit.
+Paging, as in the published code: an interval may begin by bringing the value in, which needs no inputs; its transfers
+are part of the duration, and what goes to storage stays there and must fit.
 
-CP-SAT's bound is one for plans with at most C intervals only, so it is told as `model_bound` and is not the plan's bound.
+CP-SAT's bound is one for plans with at most C intervals only, so it is told as `model_bound` and is not the plan's
+bound.
 """
 
 from collections.abc import Sequence
@@ -63,8 +64,8 @@ def moccasin(search: Search, *, intervals: int = 2, paging: Paging | bool | None
                 search.about["optimal"] = f"among plans with at most {intervals} intervals for each value"
     if search.duration is None:
         raise PlanError(
-            f"moccasin found no plan for {format_bytes(search.budget)} with at most {intervals} intervals for each value. "
-            "Tip: more intervals, or a longer time limit"
+            f"moccasin found no plan for {format_bytes(search.budget)} with at most {intervals} intervals for each "
+            "value. Tip: more intervals, or a longer time limit"
         )
 
 

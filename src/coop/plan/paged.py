@@ -1,7 +1,7 @@
 """From what is computed and brought in to a plan that pages: the rest follows, as in schedule.py.
 
-A value goes out right after it is first made, if it is ever brought back; the copy in storage stays, so once is enough. It
-leaves memory after the last step that needs it before it is made or brought in again.
+A value goes out right after it is first made, if it is ever brought back; the copy in storage stays, so once is
+enough. It leaves memory after the last step that needs it before it is made or brought in again.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,7 +12,7 @@ from coop.plan.schedule import Place
 
 
 def arrange(graph: Graph, places: Iterable[Place], brought: Iterable[tuple[int, int]]) -> list[Step]:
-    """Runs nodes again at these places, and brings values in at those: each right before the first node that reads it there."""
+    """Runs nodes again at these places, and brings values in at those: right before the first node that reads them."""
     count = len(graph.nodes)
     again: list[list[int]] = [[] for _ in range(count + 1)]
     waiting: list[dict[int, None]] = [{} for _ in range(count + 1)]
@@ -35,8 +35,8 @@ def arrange(graph: Graph, places: Iterable[Place], brought: Iterable[tuple[int, 
 
 
 def complete(graph: Graph, steps: Sequence[Step]) -> list[Step]:
-    """The plan that computes and brings in just that; what else is among the steps does not matter. What is run again or
-    brought in for nobody is left out.
+    """The plan that computes and brings in just that; what else is among the steps does not matter. What is run again
+    or brought in for nobody is left out.
 
     Raises PlanError if something is read before it is there, or after it was overwritten.
     """

@@ -1,17 +1,20 @@
-"""poet: the least energy under a memory budget and a run-time limit, by rematerialisation and paging (Patil et al., "POET: Training
-Neural Networks on Tiny Devices with Integrated Rematerialization and Paging", ICML 2022).
+"""poet: the least energy under a memory budget and a run-time limit, by rematerialisation and paging (Patil et al.,
+"POET: Training Neural Networks on Tiny Devices with Integrated Rematerialization and Paging", ICML 2022).
 
-Minimised are joules: for each run of a node its time times the device's watts, for each transfer its time times the storage's.
-Constraints are those of the staged model (staged.py), and: a value in memory was kept, made again, or brought in from storage;
-what is brought in has gone out before; the whole takes at most `slowdown` times as long as without any of it.
+Minimised are joules: for each run of a node its time times the device's watts, for each transfer its time times the
+storage's. Constraints are those of the staged model (staged.py), and: a value in memory was kept, made again, or
+brought in from storage; what is brought in has gone out before; the whole takes at most `slowdown` times as long as
+without any of it.
 
-What the original leaves out, here put in: transfers take time of the run-time limit, and memory while they last (paging.py);
-storage holds no more than it can; parameters, gradients and all that a trace has count; the graph is that of a real training
-step, with residual branches, ops in place, scratch and several outputs. There is no second solver and no linear relaxation.
+What the original leaves out, here put in: transfers take time of the run-time limit, and memory while they last
+(paging.py); storage holds no more than it can; parameters, gradients and all that a trace has count; the graph is that
+of a real training step, with residual branches, ops in place, scratch and several outputs. There is no second solver
+and no linear relaxation.
 
-It begins with first plans (poet_start.py), then asks where each node runs once, which is the smaller model, then where nodes run
-again at the stages of their readers, and of those of these, or anywhere in small graphs. `about` says among which plans
-the last one is optimal, if it is. Energy is counted in 10 million units: plans that differ by less are the same.
+It begins with first plans (poet_start.py), then asks where each node runs once, which is the smaller model, then where
+nodes run again at the stages of their readers, and of those of these, or anywhere in small graphs. `about` says among
+which plans the last one is optimal, if it is. Energy is counted in 10 million units: plans that differ by less are the
+same.
 
 A trace has the costs of one device; it has to be the one that is asked about.
 """
@@ -34,6 +37,7 @@ from coop.trace.device import Device, known, load
 
 _HURRIES = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)  # watts, in those of the device, that a second is counted as more
 _SMALL = 60  # nodes, for which all places are asked
+_ASIDE = (None, 0.2)  # of the time, to ask for less than was asked for: a smaller model
 _WHERE = {
     None: "every node runs once",
     1: "nodes run again where a reader runs for the first time",
@@ -51,8 +55,8 @@ def poet(
     rematerialise: bool = True,
     page: bool = True,
 ) -> None:
-    """`device`: a name, a TOML file or a device; None: the trace's. `slowdown`: how many times as long the step may take; None: any
-    time. `storage`: bytes. Without `rematerialise` nodes run once; without `page` nothing goes to storage."""
+    """`device`: a name, a TOML file or a device; None: the trace's. `slowdown`: how many times as long the step may take;
+    None: any time. `storage`: bytes. Without `rematerialise` nodes run once; without `page` nothing goes to storage."""
     graph = search.graph
     machine = _device(graph, device)
     assert machine.watts is not None and machine.paging is not None
@@ -119,7 +123,7 @@ def _improve(best: _Best, rematerialise: bool, page: bool) -> None:
     if rematerialise:
         rounds = [(1, 0.5), (2 if len(graph.nodes) > _SMALL else 0, 1.0)]
     if page:
-        rounds.insert(0, (None, 0.2 if rematerialise else 1.0))
+        rounds.insert(0, _ASIDE if rematerialise else (None, 1.0))
     for reach, share in rounds:
         if search.proven or not search.left():
             return
@@ -128,7 +132,7 @@ def _improve(best: _Best, rematerialise: bool, page: bool) -> None:
         places = set() if reach is None else _places(graph, reach) | best.places | _again(best.steps or ())
         model = PagedModel(search, best.price, places, page=page, limit=best.limit)
         with contextlib.suppress(PlanError):  # there is none with these places
-            if model.best(search, search.left(share), best.steps, best.offer):
+            if model.best(search, search.left(share), best.steps, best.offer) and (reach, share) != _ASIDE:
                 search.about["optimal"] = f"among plans in which {where}"
 
 

@@ -7,7 +7,8 @@ returns, the best plan offered is the answer. It asks `left` how long it may go 
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -49,6 +50,7 @@ class Search:
         self.stage = ""
         self._begin = time.monotonic()
         self._end = self._begin + seconds
+        self._here = threading.local()
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._stoppers: list[Callable[[], Any]] = []
@@ -65,7 +67,17 @@ class Search:
 
     def left(self, share: float = 1.0) -> float:
         """Seconds that the planner may still take, or a share of them; 0 when it should end."""
-        return 0.0 if self._stopped.is_set() else max(self._end - time.monotonic(), 0.0) * share
+        end = min(self._end, getattr(self._here, "end", self._end))
+        return 0.0 if self._stopped.is_set() else max(end - time.monotonic(), 0.0) * share
+
+    @contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        """Meanwhile, on this thread, no more than so many seconds are left."""
+        self._here.end = time.monotonic() + seconds
+        try:
+            yield
+        finally:
+            del self._here.end
 
     def stop(self) -> None:
         self._stopped.set()
