@@ -186,6 +186,7 @@ void Engine::reconsider(Storage& storage) {
 void Engine::forget(Storage& storage) {
   if (follower_) follower_->forgotten(storage);
   orphans_.remove(storage);
+  drop_page(storage);
   if (storage.block) {
     note(EventKind::free, storage);
     release_block(storage);
@@ -275,6 +276,7 @@ Storage* Engine::copy_on_write(Storage& storage) {
   driver_.copy(copy->offset, storage.block->offset, storage.bytes);
   Storage* old = lineage_.split(storage);
   old->in_hand = true;
+  old->page = std::exchange(storage.page, 0);
   if (follower_) follower_->renamed(storage, *old);
   old->block = storage.block;
   old->block->storage = old;
@@ -295,6 +297,7 @@ Storage* Engine::split(Storage& storage) {
   const Lock lock(mutex_);
   Storage* old = lineage_.split(storage);
   old->in_hand = true;
+  old->page = std::exchange(storage.page, 0);
   if (follower_) follower_->renamed(storage, *old);
   sources_ += storage.bytes;
   lineage_.evicted(*old);
@@ -303,6 +306,7 @@ Storage* Engine::split(Storage& storage) {
 
 void Engine::commit_resident(Storage& storage) {
   if (!storage.producer) return;
+  drop_page(storage);  // it may be overwritten from now on
   if (storage.block) {
     sources_ += storage.bytes;
     if (!storage.held) cached_ -= storage.block->bytes;

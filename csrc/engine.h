@@ -18,6 +18,7 @@
 #include <span>
 #include <string>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "arena.h"
@@ -52,6 +53,13 @@ class Driver {
   virtual void evacuate(Storage& storage) = 0;
   // A held storage will never be brought back: reading it is an error from now on.
   virtual void abandon(Storage& storage) = 0;
+  // Writes bytes of the arena to storage outside, and returns the page, from 1 on; 0: it cannot.
+  virtual std::uint32_t page_out(Bytes /*offset*/, Bytes /*bytes*/, Seconds& /*seconds*/) { return 0; }
+  // Brings a page back. False: it is lost.
+  virtual bool page_in(std::uint32_t /*page*/, Bytes /*offset*/, Bytes /*bytes*/, Seconds& /*seconds*/) {
+    return false;
+  }
+  virtual void drop_page(std::uint32_t /*page*/) {}
   // A digest of bytes in the arena, for checks of rule 4.
   virtual std::uint64_t digest(Bytes offset, Bytes bytes) = 0;
 };
@@ -77,9 +85,11 @@ struct Stats {
   std::uint64_t allocations = 0, evictions = 0, rematerialisations = 0, replays = 0, moves = 0, commits = 0;
   std::uint64_t searches = 0, ops = 0, recorded_ops = 0, storages = 0;
   std::uint64_t exact_costs = 0, union_find_costs = 0;
+  std::uint64_t pages_out = 0, pages_in = 0;
+  Bytes paged_out = 0, paged_in = 0;
   std::uint64_t planned_steps = 0, planned_ops = 0, plan_losses = 0;
   Bytes evicted_bytes = 0, moved_bytes = 0;
-  Seconds op_seconds = 0, recompute_seconds = 0, search_seconds = 0, move_seconds = 0;
+  Seconds op_seconds = 0, recompute_seconds = 0, search_seconds = 0, move_seconds = 0, page_seconds = 0;
   double fragmentation = 0;
 };
 
@@ -217,6 +227,11 @@ class Engine {
     bring_back(std::span(&goal, 1), lock);
   }
   void replay(Op& op, Lock& lock);
+  void page_out(Storage& storage, Lock& lock);
+  bool page_in(Storage& storage, Lock& lock);
+  void drop_page(Storage& storage) {
+    if (storage.page) driver_.drop_page(std::exchange(storage.page, 0));
+  }
   Block* target_of(Op& op);
 
   Bytes in_use() const { return arena_.capacity() - arena_.free_bytes() - cached_; }

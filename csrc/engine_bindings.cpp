@@ -40,6 +40,11 @@ py::dict to_python(const Stats& s) {
   COOP_STAT(search_seconds);
   COOP_STAT(move_seconds);
   COOP_STAT(fragmentation);
+  COOP_STAT(pages_out);
+  COOP_STAT(pages_in);
+  COOP_STAT(paged_out);
+  COOP_STAT(paged_in);
+  COOP_STAT(page_seconds);
   COOP_STAT(planned_steps);
   COOP_STAT(planned_ops);
   COOP_STAT(plan_losses);
@@ -107,7 +112,7 @@ const char* name(Player::Status status) {
 py::dict play(const Options& options, const Program& program, int steps, double patience, bool watch,
               std::shared_ptr<Planned> plan) {
   Player player(options, program, patience, watch);
-  if (plan) player.engine().follow(std::move(plan));
+  if (plan) player.follow(std::move(plan));
   Player::Status status;
   {
     const py::gil_scoped_release release;
@@ -170,7 +175,11 @@ void bind_engine(py::module_& module) {
              for (const auto& [value, bytes, over] : outputs) made.push_back({value, bytes, over});
              plan.node(std::move(name), silent, std::move(made));
            })
-      .def("step", &Planned::step);
+      .def("step", &Planned::step)
+      .def_readwrite("in_latency", &Planned::in_latency)
+      .def_readwrite("in_bandwidth", &Planned::in_bandwidth)
+      .def_readwrite("out_latency", &Planned::out_latency)
+      .def_readwrite("out_bandwidth", &Planned::out_bandwidth);
   module.def("play", &play, py::arg("options"), py::arg("program"), py::arg("steps"), py::arg("patience"),
              py::arg("watch"), py::arg("plan") = nullptr);
   module.def("ideal", &play_ideal, py::arg("code"), py::arg("last"), py::arg("budget"), py::arg("policy"),

@@ -14,6 +14,11 @@ void Planned::node(std::string name, bool silent, std::vector<Output> outputs) {
 
 void Planned::step(Kind kind, std::uint32_t number, std::uint32_t node) {
   if (kind == Kind::compute) nodes.at(number).again = true;
+  if (kind == Kind::out) {  // what can leave can be made again as well, should the page be lost
+    for (Node& maker : nodes) {
+      for (const Output& output : maker.outputs) maker.again = maker.again || output.value == number;
+    }
+  }
   if (node < nodes.size()) {
     nodes[node].before.push_back({kind, number});
   } else {
@@ -118,7 +123,12 @@ void Follower::carry_out(const std::vector<Planned::Step>& steps, Lock& lock) {
         case Planned::Kind::compute: compute(number, lock); break;
         case Planned::Kind::free: free(number); break;
         case Planned::Kind::out:
-        case Planned::Kind::in: break;
+          if (Storage* storage = storages_[number]) engine_.page_out(*storage, lock);
+          break;
+        case Planned::Kind::in:
+          if (Storage* storage = storages_[number]; storage && storage->evicted()) engine_.bring_back(*storage, lock);
+          want(number);
+          break;
       }
     } catch (const Shortage&) {
     }

@@ -44,6 +44,8 @@ struct Planned {
   };
   std::vector<Node> nodes;
   std::uint32_t values = 0;
+  // Of paging, for a driver that only counts: seconds for each transfer, bytes per second.
+  double in_latency = 0, in_bandwidth = 0, out_latency = 0, out_bandwidth = 0;
 
   void node(std::string name, bool silent, std::vector<Output> outputs);
   // A step of the plan, in order: before the first run of a node, or after the last.

@@ -312,6 +312,22 @@ Seconds Player::copy(Bytes, Bytes, Bytes bytes) {
   return static_cast<Seconds>(bytes) / engine_->options().copy_bandwidth;
 }
 
+void Player::follow(std::shared_ptr<const Planned> plan) {
+  plan_ = plan;
+  engine_->follow(std::move(plan));
+}
+
+std::uint32_t Player::page_out(Bytes, Bytes bytes, Seconds& seconds) {
+  if (!plan_ || plan_->out_bandwidth <= 0) return 0;
+  seconds = plan_->out_latency + static_cast<double>(bytes) / plan_->out_bandwidth;
+  return 1;
+}
+
+bool Player::page_in(std::uint32_t, Bytes, Bytes bytes, Seconds& seconds) {
+  seconds = plan_->in_latency + static_cast<double>(bytes) / plan_->in_bandwidth;
+  return true;
+}
+
 Seconds Player::replay(Op& op, Block* target, Block** produced) {
   const auto& instruction = *static_cast<const Instruction*>(op.recipe);
   std::vector<Block*> blocks;

@@ -67,6 +67,11 @@ class Player final : public Driver {
   void evacuate(Storage&) override {}
   void abandon(Storage&) override {}
   std::uint64_t digest(Bytes, Bytes) override { return 1; }
+  std::uint32_t page_out(Bytes offset, Bytes bytes, Seconds& seconds) override;
+  bool page_in(std::uint32_t page, Bytes offset, Bytes bytes, Seconds& seconds) override;
+
+  // To be called before the first step.
+  void follow(std::shared_ptr<const Planned> plan);
 
  private:
   using Instruction = Program::Instruction;
@@ -112,6 +117,7 @@ class Player final : public Driver {
   std::size_t at_ = 0, floor_setter_ = 0;
   Bytes floor_ = 0;
   Shortage shortage_;
+  std::shared_ptr<const Planned> plan_;
   std::unique_ptr<Engine> engine_;
 };
 

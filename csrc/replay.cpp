@@ -88,6 +88,7 @@ void Engine::bring_back(std::span<Storage* const> goals, Lock& lock) {
         }
         continue;
       }
+      if (goal->page && page_in(*goal, lock)) continue;
       Op* op = goal->producer;
       if (Storage* absent = hungriest_absent(std::span(op->inputs(), op->inputs_count))) {
         frames.push_back({absent, kept.size()});
@@ -183,6 +184,54 @@ void Engine::replay(Op& op, Lock& lock) {
     }
   }
   check_at_event();
+}
+
+// A copy of a resident storage goes outside. Where it cannot, the storage stays what it is: something to recompute.
+void Engine::page_out(Storage& storage, Lock& lock) {
+  if (!storage.producer || !storage.block || storage.page) return;
+  lock_operand(storage);
+  Seconds seconds = 0;
+  lock.unlock();
+  const std::uint32_t page = driver_.page_out(storage.block->offset, storage.bytes, seconds);
+  lock.lock();
+  unlock_operand(storage);
+  storage.page = page;
+  counts_.page_seconds += seconds;
+  if (page) {
+    ++counts_.pages_out;
+    counts_.paged_out += storage.bytes;
+  }
+  lineage_.reconsider(storage);
+}
+
+// False: the page is lost, and the storage has to be recomputed.
+bool Engine::page_in(Storage& storage, Lock& lock) {
+  ++storage.pins;
+  Block* block = nullptr;
+  try {
+    block = take(storage.bytes, Side::low);
+  } catch (...) {
+    --storage.pins;
+    throw;
+  }
+  Seconds seconds = 0;
+  lock.unlock();
+  const bool good = driver_.page_in(storage.page, block->offset, storage.bytes, seconds);
+  lock.lock();
+  --storage.pins;
+  counts_.page_seconds += seconds;
+  if (!good) {
+    give_back(block);
+    drop_page(storage);
+    return false;
+  }
+  ++counts_.pages_in;
+  counts_.paged_in += storage.bytes;
+  raw_ -= block->bytes;
+  place(storage, block);
+  --counts_.rematerialisations;  // nothing was run again
+  check_at_event();
+  return true;
 }
 
 // The bytes an in-place op works on: the old version's own if nobody else waits for it, else a copy of them. As a raw

@@ -12,6 +12,7 @@
 #include <mutex>
 #include <stdexcept>
 
+#include "digest.h"
 #include "out_of_budget.h"
 #include "torch_hook.h"
 
@@ -315,18 +316,23 @@ void Scope::abandon(Storage& storage) {
   impl->release_data_and_set_meta_custom_data_ptr_error_msg_(kLostMessage);
 }
 
-std::uint64_t Scope::digest(Bytes offset, Bytes bytes) {
-  std::uint64_t hash = 0xcbf29ce484222325ull;
-  const char* at = base_ + offset;
-  for (; bytes >= 8; bytes -= 8, at += 8) {
-    std::uint64_t word;
-    std::memcpy(&word, at, 8);
-    hash = (hash ^ word) * 0x9E3779B97F4A7C15ull;
-    hash ^= hash >> 32;
-  }
-  for (; bytes; --bytes, ++at) hash = (hash ^ static_cast<unsigned char>(*at)) * 0x100000001b3ull;
-  return hash | 1;
+std::uint64_t Scope::digest(Bytes offset, Bytes bytes) { return digest_of(base_ + offset, bytes); }
+
+std::uint32_t Scope::page_out(Bytes offset, Bytes bytes, Seconds& seconds) {
+  const std::uint64_t start = ticks();
+  const std::uint32_t page = pages_ ? pages_->write(base_ + offset, bytes) : 0;
+  seconds = static_cast<double>(ticks() - start) * seconds_per_tick();
+  return page;
 }
+
+bool Scope::page_in(std::uint32_t page, Bytes offset, Bytes, Seconds& seconds) {
+  const std::uint64_t start = ticks();
+  const bool good = pages_->read(page, base_ + offset);
+  seconds = static_cast<double>(ticks() - start) * seconds_per_tick();
+  return good;
+}
+
+void Scope::drop_page(std::uint32_t page) { pages_->drop(page); }
 
 Seconds Scope::replay(Op& op, Block* target, Block** produced) {
   const auto& recipe = *static_cast<const Recipe*>(op.recipe);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "engine.h"
+#include "page_file.h"
 #include "recipe.h"
 
 namespace coop {
@@ -89,6 +90,12 @@ class Scope final : public Driver {
   void evacuate(Storage& storage) override;
   void abandon(Storage& storage) override;
   std::uint64_t digest(Bytes offset, Bytes bytes) override;
+  std::uint32_t page_out(Bytes offset, Bytes bytes, Seconds& seconds) override;
+  bool page_in(std::uint32_t page, Bytes offset, Bytes bytes, Seconds& seconds) override;
+  void drop_page(std::uint32_t page) override;
+
+  // Plans may page to a file in this folder.
+  void page_to(std::string folder) { pages_ = std::make_unique<PageFile>(std::move(folder)); }
 
   Engine& engine() { return *engine_; }
 
@@ -114,6 +121,7 @@ class Scope final : public Driver {
   std::unordered_map<const c10::StorageImpl*, Foreign> foreign_;
   std::unordered_map<const Storage*, Storage*> snapshots_;  // bytes when last read, of what others may write to
   std::vector<c10::intrusive_ptr<c10::StorageImpl>> trash_;
+  std::unique_ptr<PageFile> pages_;  // outlives the engine
   std::unique_ptr<Engine> engine_;
 };
 

@@ -106,6 +106,7 @@ struct alignas(64) Storage {
   std::uint32_t versions = 0;   // how often it was overwritten in place and renamed
   std::uint32_t component = 0;  // union-find node of an evicted storage; 0: none
   std::uint32_t value = 0;      // of the plan in force that it is, from 1; 0: none
+  std::uint32_t page = 0;       // of a copy outside the arena, the driver's number; 0: there is none
   std::uint32_t orphan = 0;     // its place in the engine's list of orphans, from 1; 0: it is none
 
   bool source() const { return producer == nullptr; }

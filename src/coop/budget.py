@@ -7,6 +7,7 @@ happens where tensors meet the world outside of PyTorch's operators.
 import contextlib
 import dataclasses
 import os
+import tempfile
 import threading
 import warnings
 from collections.abc import Iterable, Iterator
@@ -66,6 +67,12 @@ class Stats:
     move_seconds: float
     fragmentation: float
     """Free bytes that were left after requests that forced an eviction, as a share of the budget, on average."""
+    pages_out: int = 0
+    """Storages that a plan has paged out, and brought back."""
+    pages_in: int = 0
+    paged_out: int = 0
+    paged_in: int = 0
+    page_seconds: float = 0.0
     planned_steps: int = 0
     """Steps that followed the plan to their end."""
     planned_ops: int = 0
@@ -128,6 +135,7 @@ class Memory:
             ) from None
         self._state, self._thread = "open", threading.get_ident()
         if self._plan is not None:
+            _C.page_to(tempfile.gettempdir())
             _C.follow(self._plan)
         try:
             self._boundary.install()

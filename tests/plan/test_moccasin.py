@@ -12,10 +12,10 @@ from coop.plan import moccasin as module
 from coop.plan.check import check
 from coop.plan.graph import from_trace, make
 from coop.plan.moccasin import HOST, moccasin
-from coop.plan.paging import Paging
 from coop.plan.plan import PlanError, floor
 from coop.plan.planners import peak_of
 from coop.plan.search import Search
+from coop.trace.paging import Paging
 from random_traces import build
 from step_traces import convolutions, transformer
 

@@ -11,11 +11,11 @@ from coop.plan.addresses import assign
 from coop.plan.check import check
 from coop.plan.file import read, write
 from coop.plan.graph import NONE, from_trace, make
-from coop.plan.paging import Paging
 from coop.plan.plan import PlanError, Step, floor
 from coop.plan.schedule import plan_of, profile
 from coop.simulate import Player
 from coop.trace import Op, Output, Release, Source, Trace
+from coop.trace.paging import Paging
 from random_traces import build
 from step_traces import convolutions, transformer
 

@@ -12,13 +12,13 @@ from test_staged import small
 from coop import models
 from coop.plan.check import check
 from coop.plan.graph import from_trace, make
-from coop.plan.paging import Paging
 from coop.plan.plan import PlanError, floor
 from coop.plan.planners import peak_of, solve
 from coop.plan.poet import poet
 from coop.plan.search import Search
 from coop.trace import Trace
 from coop.trace.device import Device, load
+from coop.trace.paging import Paging
 from coop.trace.shapes import shape_trace
 from random_traces import build
 from step_traces import convolutions, transformer

@@ -63,7 +63,7 @@ def trace(
         return lambda: _trace_execution(target, kineto, device, path)
     if kineto is not None:
         raise click.UsageError(f"--kineto is for execution traces (.json, .json.gz), and {target!r} is none")
-    if target in models.NAMES:
+    if target in models.KNOWN:
         if step is not None or go_on or args:
             raise click.UsageError("--step, --go-on and arguments are for scripts; a network has one step")
         try:
@@ -73,7 +73,7 @@ def trace(
         return lambda: _trace_network(target, batch, model, path)
     if batch is not None or device is not None:
         raise click.UsageError(
-            f"--batch and --device are for networks, and {target!r} is none of them: {', '.join(models.NAMES)}"
+            f"--batch and --device are for networks, and {target!r} is none of them: {', '.join(models.KNOWN)}"
         )
     try:
         source = Path(target).read_bytes()
@@ -81,7 +81,7 @@ def trace(
         if target.endswith(".py"):
             raise click.UsageError(f"cannot read the script {target!r}: {error.strerror}") from error
         raise click.UsageError(
-            f"there is no network and no script {target!r}; the networks are {', '.join(models.NAMES)}"
+            f"there is no network and no script {target!r}; the networks are {', '.join(models.KNOWN)}"
         ) from error
     return lambda: _trace_script(target, source, list(args), step or 3, go_on, path)
 

@@ -1,4 +1,4 @@
-"""The eight networks of the Coop paper, at its sizes and at small ones for tests.
+"""The eight networks of the Coop paper, at its sizes and at small ones for tests; and two that are trained on small devices.
 
     network = coop.models.get("bert-large")
     model = network.build()
@@ -9,6 +9,6 @@ They are built on the default device, with random weights, in fp32 as in the pap
 """
 
 from coop.models.network import Network
-from coop.models.registry import NAMES, get
+from coop.models.registry import KNOWN, NAMES, get
 
-__all__ = ["NAMES", "Network", "get"]
+__all__ = ["KNOWN", "NAMES", "Network", "get"]

@@ -1,5 +1,5 @@
-"""The networks that `transformers` has: ResNet-50, BERT Large, Swin-T and a GPT of 2.7 billion parameters; and for small
-devices, with one example at a time, ResNet-18 for pictures of 32 x 32 and BERT Base.
+"""The networks that `transformers` has: ResNet-50, BERT Large, Swin-T and a GPT of 2.7 billion parameters; and for
+small devices, with one example at a time, ResNet-18 for pictures of 32 x 32 and BERT Base.
 
 Attention is `eager`: matmul, softmax, dropout and matmul, as in the frameworks of the paper's time. It stores the
 scores, and so has much to evict. Fused attention (`sdpa`) would also be another op on each device.
@@ -25,8 +25,8 @@ def resnet50(small: bool) -> Network:
 
 
 def resnet18(small: bool) -> Network:
-    """As POET has it: CIFAR-10, one picture at a time. The first convolution is 3 x 3 and nothing is pooled after it, as usual
-    for pictures of 32 x 32."""
+    """As POET has it: pictures of 32 x 32, one at a time. The first convolution is 3 x 3 and nothing is pooled after
+    it, as usual for that size."""
     shape: dict[str, Any] = {"layer_type": "basic", "embedding_size": 64, "hidden_sizes": [64, 128, 256, 512]}
     shape["depths"] = [2, 2, 2, 2]
     if small:

@@ -20,6 +20,7 @@ NAMES = tuple(_NETWORKS)
 """Those of the paper, on which policies and planners are compared."""
 SMALL_NAMES = tuple(_SMALL)
 """For small devices."""
+KNOWN = (*NAMES, *SMALL_NAMES)
 
 
 def get(name: str, small: bool = False) -> Network:

@@ -10,24 +10,16 @@ trace, `make_graph` one by hand.
 
 from coop.plan.addresses import assign
 from coop.plan.check import check
+from coop.plan.compile_solver import compile_solver
 from coop.plan.file import read, write
 from coop.plan.graph import Graph
 from coop.plan.graph import from_trace as graph_of
 from coop.plan.graph import make as make_graph
-from coop.plan.paging import Paging
 from coop.plan.plan import Plan, PlanError, floor
 from coop.plan.planners import PLANNERS, peak_of, solve
 from coop.plan.search import Progress
 from coop.plan.solvers import MissingSolver
-
-
-def __getattr__(name: str) -> object:
-    if name == "compile_solver":  # it needs all of coop, which may be on its way here
-        from coop.plan.compile_solver import compile_solver
-
-        return compile_solver
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
+from coop.trace.paging import Paging
 
 __all__ = [
     "PLANNERS", "Graph", "MissingSolver", "Paging", "Plan", "PlanError", "Progress", "assign", "check", "compile_solver", "floor", "graph_of",

@@ -23,6 +23,7 @@ from coop.plan.greedy import greedy
 from coop.plan.plan import PlanError
 from coop.plan.schedule import places_of, profile, prune
 from coop.plan.search import Search
+from coop.plan.solvers import missing
 from coop.plan.staged import everywhere, near, solve
 from coop.plan.treewidth import treewidth
 
@@ -42,22 +43,41 @@ def auto(search: Search) -> None:
     search.stage = "greedy"
     with contextlib.suppress(PlanError):  # others may do better
         search.offer(greedy(graph, search.budget))
-    with _Beside(lambda: _raise_bound(search)):
-        search.stage = "cut"
-        starts = _from_cut(search)
-        if _done(search):
-            return
+    without = missing()
+    if without is None:
+        with _Beside(lambda: _raise_bound(search)):
+            _with_solvers(search)
+    else:
+        search.about["note"] = f"without a bound, and with half of the methods: {without}"
         _replay(search)
-        if _done(search):
-            return
-        _anneal(search, starts)
-        if nodes <= _MEDIUM:
-            _improve(search)
-        if nodes <= _SMALL and not _done(search) and _solve_exactly(search):
-            return
         while not _done(search):
             _anneal(search, [])
-    _finish(search)
+    best = search.sequence
+    if best is not None:  # annealing may leave runs that nobody needs
+        search.offer_if_legal(prune(graph, best))
+        if search.duration == search.about.get("best_near") and not search.proven:
+            search.about["optimal"] = (
+                "among plans that run a node again only where one of its readers runs for the first time"
+            )
+
+
+def _with_solvers(search: Search) -> None:
+    nodes = len(search.graph.nodes)
+    search.stage = "cut"
+    starts = _from_cut(search)
+    if _done(search):
+        return
+    small = nodes <= _SMALL
+    if not small:
+        _replay(search)
+    if not _done(search):
+        _anneal(search, starts)
+    if nodes <= _MEDIUM and not _done(search):
+        _improve(search)
+    if small and not _done(search) and _solve_exactly(search):
+        return
+    while not _done(search):
+        _anneal(search, [])
 
 
 def _done(search: Search) -> bool:
@@ -98,7 +118,9 @@ def _solve_exactly(search: Search) -> bool:
 def _improve(search: Search) -> None:
     search.stage = "staged"
     if _staged(search, near, search.left(0.5)):
-        search.about["best_near"] = search.duration  # of all plans that run nodes again only where their readers run
+        search.about["best_near"] = (
+            search.duration
+        )  # no plan that runs nodes again only where their readers run is better
 
 
 def _staged(search: Search, places: Callable[..., set[tuple[int, int]]], seconds: float) -> bool:
@@ -137,13 +159,6 @@ def _anneal(search: Search, starts: Sequence[list[int]]) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-
-
-def _finish(search: Search) -> None:
-    """Annealing may leave runs that nobody needs."""
-    best = search.sequence
-    if best is not None:
-        search.offer_if_legal(prune(search.graph, best))
 
 
 class _Beside:

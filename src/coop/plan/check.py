@@ -13,8 +13,8 @@ Rules:
 from dataclasses import dataclass
 
 from coop.plan.graph import NONE, Graph
-from coop.plan.paging import Paging
 from coop.plan.plan import Plan, PlanError, Step
+from coop.trace.paging import Paging
 
 
 @dataclass(frozen=True)

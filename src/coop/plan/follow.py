@@ -17,6 +17,9 @@ def planned(plan: Plan, *, live: bool) -> _C.Planned:
     kinds = {"compute": _C.Planned.Kind.compute, "free": _C.Planned.Kind.free} | {
         "out": _C.Planned.Kind.out, "in": getattr(_C.Planned.Kind, "in"),
     }  # fmt: skip
+    for name, rate in plan.about.get("paging", {}).items():
+        if name.endswith(("latency", "bandwidth")):
+            setattr(made, name, float(rate))
     reached = 0
     for kind, number in plan.steps:
         if kind == "compute" and number == reached:

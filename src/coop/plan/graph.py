@@ -217,7 +217,7 @@ class _Builder:
             outputs.append(len(self.values))
             self.values.append((self.rounded(self.sizes[storage]), here))
             self.users.append([])
-            self.made_from.append(made_from)
+            self.made_from.append(made_from if op.phase == "forward" else 0)  # gradients are sources for the engine
         scratch = self.rounded(op.scratch) if op.scratch else 0
         replaces = tuple(over) if any(value != NONE for value in over) else ()
         self.nodes.append(Node(op.name, op.cost, tuple(inputs), tuple(outputs), replaces, scratch, None, number))

@@ -29,11 +29,11 @@ from collections.abc import Sequence
 
 from coop.plan.greedy import greedy
 from coop.plan.intervals import Intervals
-from coop.plan.paging import Paging
 from coop.plan.plan import PlanError, Step
 from coop.plan.schedule import profile
 from coop.plan.search import Search
 from coop.sizes import format_bytes
+from coop.trace.paging import Paging
 
 HOST = Paging(in_latency=1e-5, in_bandwidth=1.2e10, out_latency=1e-5, out_bandwidth=1.2e10)
 """Memory behind 16 lanes of PCIe 3: what paging means if nothing else is said."""

@@ -55,8 +55,9 @@ def poet(
     rematerialise: bool = True,
     page: bool = True,
 ) -> None:
-    """`device`: a name, a TOML file or a device; None: the trace's. `slowdown`: how many times as long the step may take;
-    None: any time. `storage`: bytes. Without `rematerialise` nodes run once; without `page` nothing goes to storage."""
+    """`device`: a name, a TOML file or a device; None: the trace's. `slowdown`: how many times as long the step may
+    take; None: any time. `storage`: bytes. Without `rematerialise` nodes run once; without `page` nothing goes to
+    storage."""
     graph = search.graph
     machine = _device(graph, device)
     assert machine.watts is not None and machine.paging is not None
@@ -150,7 +151,7 @@ def _device(graph: Graph, device: str | Path | Device | None) -> Device:
         whose = f"are of {costs!r}, of which it is not known how much energy it takes" if costs else "are of no device"
         raise ValueError(f"the costs of this step {whose}. Tip: trace it for a device that says, such as {_examples()}")
     found = device if isinstance(device, Device) else load(costs if device is None else device)
-    if costs and costs != found.name:
+    if costs not in ("", "measured", found.name):
         raise ValueError(
             f"the costs of this step are of {costs!r}, and the device is {found.name!r}. "
             f"Tip: make the trace for it, with --device {found.name}"

@@ -20,8 +20,8 @@ Offer = Callable[[Sequence[Step]], bool]
 class PagedModel(Model):
     """In each stage where a value may be read it may be brought in; it goes out once, when it is first made.
 
-    It comes in right before its first reader in that stage, so that there is room for it on its way whenever there is room
-    for the reader.
+    It comes in right before its first reader in that stage, so that there is room for it on its way whenever there is
+    room for the reader.
     """
 
     def __init__(self, search: Search, price: Price, places: set[Place], *, page: bool, limit: int | None) -> None:
@@ -72,7 +72,7 @@ class PagedModel(Model):
         return self.cp.LinearExpr.weighted_sum(literals, factors)
 
     def best(self, search: Search, seconds: float, start: Sequence[Step] | None, offer: Offer) -> bool:
-        """Offers what it finds. Whether it ended with the best plan that the model has. Raises PlanError if it has none."""
+        """Offers what it finds. Whether that is the best plan that the model has. Raises PlanError if it has none."""
         end = search.seconds + min(seconds, search.left())
         while True:
             if start is not None:

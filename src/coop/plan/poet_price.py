@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from coop.plan.check import Checked
 from coop.plan.graph import Graph
-from coop.plan.paging import Paging
 from coop.plan.plan import Step
+from coop.trace.paging import Paging
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from typing import Any
 
 from coop.plan.check import Checked, check
 from coop.plan.graph import Graph
-from coop.plan.paging import Paging
 from coop.plan.plan import Plan, PlanError, Step, program_of
 from coop.plan.schedule import steps_of
+from coop.trace.paging import Paging
 
 Objective = Callable[[Checked], float]
 

@@ -16,6 +16,15 @@ class MissingSolver(ImportError):
     """A solver is not installed."""
 
 
+def missing() -> str | None:
+    """A sentence if the solvers are not installed."""
+    try:
+        cp_model(), math_opt()
+    except MissingSolver as error:
+        return str(error)
+    return None
+
+
 def cp_model() -> Any:
     """The module of CP-SAT."""
     try:

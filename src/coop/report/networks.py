@@ -33,8 +33,8 @@ def traces_of(names: str, folder: Path | None, make: Callable[[str], Path]) -> d
 
 def trace_of(name: str, folder: Path, device: str, progress: Callable[[str], None]) -> Path:
     """The seam to coop.models: traces the network by shapes alone, unless the folder has it from an earlier time."""
-    if name not in models.NAMES:
-        raise ValueError(f"there is no network and no file {name!r}; the known networks are {', '.join(models.NAMES)}")
+    if name not in models.KNOWN:
+        raise ValueError(f"there is no network and no file {name!r}; the known networks are {', '.join(models.KNOWN)}")
     file = folder / f"{name}{SUFFIX}"
     if not file.is_file():
         made = shapes.shape_trace(models.get(name), None, devices.load(device), progress)

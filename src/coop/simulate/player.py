@@ -128,7 +128,8 @@ class Player:
         done = result["status"] == "ok"
         return Simulation(
             status=result["status"],
-            overhead=(stats.op_seconds + stats.recompute_seconds + stats.move_seconds) / (stats.op_seconds or 1.0)
+            overhead=(stats.op_seconds + stats.recompute_seconds + stats.move_seconds + stats.page_seconds)
+            / (stats.op_seconds or 1.0)
             if done
             else None,
             budget=size,

@@ -2,8 +2,8 @@
 
 The cost of an op is a roofline: the time to launch it, and then the longer of computing its FLOPs and moving its bytes.
 FLOPs are those of `torch.utils.flop_counter`; ops that it does not know move bytes only. Caches, overlap and the shapes
-that a kernel likes are left out. The figures are in TOML files: `devices/` has some, and users may write their own. Those
-that say `watts` and have a table `[paging]` are also for the planner poet, which saves energy.
+that a kernel likes are left out. The figures are in TOML files: `devices/` has some, and users may write their own.
+Those that say `watts` and have a table `[paging]` are also for the planner poet, which saves energy.
 """
 
 import tomllib
@@ -11,14 +11,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
-if TYPE_CHECKING:
-    from coop.plan.paging import Paging
+from coop.trace.paging import Paging
 
 _PARTLY_READ = {"embedding", "index", "index_select", "gather", "nll_loss_forward", "nll_loss2d_forward"}
 """Their first argument is a table, of which they look at no more than they return."""
@@ -40,7 +39,7 @@ class Device:
     """FLOP/s for each dtype. Others count as float32."""
     watts: float | None = None
     """While it computes. None: not known."""
-    paging: "Paging | None" = None
+    paging: Paging | None = None
     """Its storage, for what memory has no room for. None: it has none, or nothing is known of it."""
 
     @property
@@ -145,8 +144,6 @@ def _parse(name: str, where: str, text: str) -> Device:
     known_only(content, {"gpu", "alignment", "launch", "bandwidth", "flops", "watts", "paging"}, "device")
     paging = None
     if "paging" in content:
-        from coop.plan.paging import Paging  # plans know traces, so that traces know plans only when asked
-
         table = value("paging", content, dict, "a table")
         units = {
             "in_latency": "seconds",

@@ -1,0 +1,72 @@
+#include "page_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "digest.h"
+
+namespace coop {
+
+PageFile::~PageFile() {
+  if (file_ >= 0) close(file_);
+}
+
+bool PageFile::open() {
+  if (file_ >= 0 || broken_) return file_ >= 0;
+  std::string path = folder_ + "/coop-pages-XXXXXX";
+  file_ = mkostemp(path.data(), O_CLOEXEC);
+  if (file_ >= 0) {
+    unlink(path.c_str());
+  } else {
+    broken_ = true;
+  }
+  return file_ >= 0;
+}
+
+std::uint32_t PageFile::write(const void* memory, Bytes bytes) {
+  if (!bytes || !open()) return 0;
+  std::vector<std::uint32_t>& spare = free_[bytes];
+  std::uint32_t number = 0;
+  if (spare.empty()) {
+    if (limit_ && end_ + bytes > limit_) return 0;
+    number = static_cast<std::uint32_t>(slots_.size());
+    slots_.push_back({end_, bytes, 0});
+    end_ += bytes;
+  } else {
+    number = spare.back();
+    spare.pop_back();
+  }
+  Slot& slot = slots_[number];
+  const char* from = static_cast<const char*>(memory);
+  for (Bytes done = 0; done < bytes;) {
+    const ssize_t count = pwrite(file_, from + done, bytes - done, static_cast<off_t>(slot.offset + done));
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) {
+      drop(number);
+      return 0;
+    }
+    done += static_cast<Bytes>(count);
+  }
+  slot.digest = digest_of(memory, bytes);
+  return number;
+}
+
+bool PageFile::read(std::uint32_t number, void* memory) const {
+  const Slot& slot = slots_.at(number);
+  char* to = static_cast<char*>(memory);
+  for (Bytes done = 0; done < slot.bytes;) {
+    const ssize_t count = pread(file_, to + done, slot.bytes - done, static_cast<off_t>(slot.offset + done));
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return false;
+    done += static_cast<Bytes>(count);
+  }
+  return digest_of(memory, slot.bytes) == slot.digest;
+}
+
+void PageFile::drop(std::uint32_t number) {
+  free_[slots_.at(number).bytes].push_back(number);
+}
+
+}  // namespace coop

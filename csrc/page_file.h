@@ -1,0 +1,46 @@
+// A file that storages are paged to.
+//
+// It has no name as soon as it is open, so that nothing is left behind however the process ends. A slot is a piece of it, used
+// again for the same size. What comes back is compared with the digest of what went out.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "types.h"
+
+namespace coop {
+
+class PageFile {
+ public:
+  // In this folder; opened when the first page is written. `limit`: bytes that it may grow to; 0: any.
+  explicit PageFile(std::string folder, Bytes limit = 0) : folder_(std::move(folder)), limit_(limit) {}
+  ~PageFile();
+  PageFile(const PageFile&) = delete;
+  PageFile& operator=(const PageFile&) = delete;
+
+  // The slot, from 1 on; 0: it could not be written.
+  std::uint32_t write(const void* memory, Bytes bytes);
+  // False: the bytes are not what they were, or cannot be read.
+  bool read(std::uint32_t slot, void* memory) const;
+  void drop(std::uint32_t slot);
+
+ private:
+  struct Slot {
+    Bytes offset = 0, bytes = 0;
+    std::uint64_t digest = 0;
+  };
+  bool open();
+
+  const std::string folder_;
+  const Bytes limit_;
+  int file_ = -1;
+  bool broken_ = false;
+  Bytes end_ = 0;
+  std::vector<Slot> slots_{1};
+  std::unordered_map<Bytes, std::vector<std::uint32_t>> free_;  // slots by size
+};
+
+}  // namespace coop
