@@ -7,8 +7,10 @@ plan so far is kept.
 import importlib
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from coop.plan.coarse import in_the_coarse
 from coop.plan.graph import Graph, from_trace
 from coop.plan.plan import Plan, PlanError, floor
 from coop.plan.schedule import profile
@@ -29,6 +31,8 @@ _FUNCTIONS = {
     "keep-all": ("keep_all", "keep_all"),
 }
 PLANNERS = tuple(_FUNCTIONS)
+_COARSE = ("checkmate", "checkmate-lp", "moccasin")
+"""Their programs grow faster than the graph."""
 BASELINES = ("keep-all", "chen-sqrt", "chen-greedy", "treeverse")
 """They take no time to speak of."""
 
@@ -50,6 +54,8 @@ def solve(
     and `storage`. Raises PlanError, a ValueError, if there is no plan; its text says why.
     """
     function = _function(planner)
+    if planner in _COARSE and not options:
+        function = partial(in_the_coarse, function)
     if not time_limit > 0:
         raise ValueError(f"a time limit is a number of seconds above 0, not {time_limit}")
     if isinstance(graph, Trace):

@@ -1,0 +1,368 @@
+"""`solve`: one suite for all planners. Whatever is asked, the plan is legal, fits, and says no more than is true."""
+
+import os
+import random
+import signal
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+from graphs import chain, layered
+from test_staged import cheapest, small
+
+import coop.plan
+from coop.plan import PLANNERS, PlanError, Progress, check, floor, graph_of, make_graph, peak_of, planners, solve
+from coop.plan.planners import BASELINES
+from coop.plan.schedule import steps_of
+from coop.plan.search import Search
+from random_traces import build
+from step_traces import convolutions, transformer
+
+ALL = [name for name in PLANNERS if name != "poet"]  # which counts joules, of a device that it knows
+EACH = pytest.mark.parametrize("planner", ALL)
+FAST = ["treewidth", *BASELINES]
+LATE = 4.0  # seconds that a planner may take to end on a busy machine
+
+
+def assert_sound(plan, graph, budget):
+    """All that holds of every plan, whoever made it."""
+    found = check(plan, graph)
+    assert (found.duration, found.peak) == (plan.duration, plan.peak)
+    assert plan.peak <= plan.budget == budget
+    assert graph.cost == plan.base_duration <= plan.bound <= plan.duration
+    assert plan.status in ("optimal", "feasible") and (plan.status == "optimal") == (plan.duration == plan.bound)
+    assert 0 <= plan.gap < 1 and plan.increase >= 0 and plan.seconds >= 0
+    assert len(plan.program) == len(graph.nodes)
+    assert plan.planner in PLANNERS
+
+
+def asked(graph, budget, planner, seconds=1.0, **options):
+    """The plan, sound; None where there is none, with a reason."""
+    try:
+        plan = solve(graph, budget, planner, time_limit=seconds, **options)
+    except PlanError as error:
+        assert len(str(error)) > 20
+        return None
+    assert_sound(plan, graph, budget)
+    assert plan.planner == planner or "this is the plan of" in plan.about["note"]
+    return plan
+
+
+GRAPHS = {
+    "chain": chain(12),
+    "layered": layered(40, 90, 5),
+    "transformer": graph_of(transformer(2)),
+    "convolutions": graph_of(convolutions(4)),
+    "kept": make_graph([3, 1, 4, 1, 5, 9, 2, 6], [64] * 8, [(i, i + 1) for i in range(7)] + [(0, 7), (2, 6)], kept=[1, 4]),
+    "no edges": make_graph([5] * 6, [64] * 6, []),
+    "no cost": make_graph([0] * 9, [64] * 9, [(i, i + 1) for i in range(8)] + [(i, 8 - i) for i in range(4)]),
+    "no bytes": make_graph([1] * 5, [0] * 5, [(i, i + 1) for i in range(4)]),
+    "one node": make_graph([7], [64], [], kept=[0]),
+}
+
+
+@EACH
+@pytest.mark.parametrize("name", GRAPHS)
+def test_a_plan_is_legal_and_says_what_is_true(planner, name):
+    graph = GRAPHS[name]
+    lowest, peak = floor(graph)[0], peak_of(graph)
+    for budget in sorted({max(lowest, int(0.8 * peak)), (lowest + peak) // 2}):
+        plan = asked(graph, budget, planner, 0.7)
+        assert plan is not None or (planner in FAST and budget < peak), f"{planner} has none at {budget} of {peak}"
+
+
+@EACH
+def test_none_is_better_than_the_best_and_none_says_that_there_is_no_better(planner):
+    found = 0
+    for seed in range(8):
+        graph = small(seed)
+        lowest, peak = floor(graph)[0], peak_of(graph)
+        for budget in sorted({lowest, (lowest + peak) // 2 // 64 * 64}):
+            best = cheapest(graph, budget)
+            plan = asked(graph, budget, planner, 0.5)
+            if best is None:
+                assert plan is None
+            elif plan is not None:
+                found += 1
+                assert plan.bound <= best <= plan.duration
+                assert plan.status == "feasible" or plan.duration == best
+    assert found >= (2 if planner in FAST else 8)
+
+
+@pytest.mark.parametrize("planner", ["auto", "checkmate"])
+@pytest.mark.parametrize("seed", range(30, 38))
+def test_exact_planners_end_with_the_best(planner, seed):
+    graph = small(seed)
+    budget = (floor(graph)[0] + peak_of(graph)) // 2 // 64 * 64
+    plan, best = asked(graph, budget, planner, 20) if budget >= floor(graph)[0] else None, cheapest(graph, budget)
+    assert (plan and plan.duration) == best
+    assert plan is None or (plan.status == "optimal" and plan.seconds < 15)
+
+
+@EACH
+@pytest.mark.parametrize("seed", range(6))
+def test_any_step_gets_a_legal_plan_or_a_reason(planner, seed):
+    graph = graph_of(build(random.Random(seed).randbytes(300)))
+    lowest, peak = floor(graph)[0], peak_of(graph)
+    for budget in {lowest, (lowest + peak) // 2}:
+        asked(graph, budget, planner, 0.3)
+
+
+@EACH
+@pytest.mark.parametrize("name", GRAPHS)
+def test_what_fits_is_kept_and_that_is_optimal(planner, name):
+    if planner == "treeverse" and name != "chain":
+        pytest.skip("no chain")
+    graph = GRAPHS[name]
+    for budget in (peak_of(graph), 10 * peak_of(graph) + 64):
+        plan = asked(graph, budget, planner, 20)
+        if planner == "chen-sqrt":  # its segments are computed twice whether that is needed or not
+            assert plan.peak <= budget
+            continue
+        assert (plan.increase, plan.gap, plan.status, plan.planner) == (0, 0, "optimal", planner)
+        assert plan.sequence() == list(range(len(graph.nodes)))
+        assert plan.seconds < 10
+
+
+# --- time ----------------------------------------------------------------------------------------------------------------
+
+LARGE = layered(250, 600, 4)
+
+
+@EACH
+def test_the_time_limit_is_kept(planner):
+    begin = time.monotonic()
+    asked(LARGE, int(0.7 * peak_of(LARGE)), planner, 1.0)
+    assert time.monotonic() - begin < 1 + LATE
+
+
+@EACH
+def test_a_limit_that_is_too_short_leaves_a_plan_with_a_note_or_a_reason(planner):
+    graph = chain(60)
+    begin = time.monotonic()
+    plan = asked(graph, int(0.6 * peak_of(graph)), planner, 1e-6)
+    assert time.monotonic() - begin < LATE
+    if plan is not None and plan.planner != planner:
+        assert plan.planner in BASELINES and planner in plan.about["note"]
+
+
+@pytest.mark.parametrize("planner", ["keep-all", "chen-sqrt"])
+def test_who_cannot_leaves_it_to_the_next_baseline_and_says_so(planner):
+    graph = chain(60)
+    plan = asked(graph, int(0.25 * peak_of(graph)), planner)
+    assert plan.planner in BASELINES and plan.planner != planner
+    assert plan.about["note"].endswith(f"; this is the plan of {plan.planner}")
+    assert "the budget is" in plan.about["note"]
+
+
+def test_if_no_baseline_fits_the_reason_is_the_planners_own():
+    graph = layered(60, 150, 0)
+    with pytest.raises(PlanError, match="keeping everything needs .* and the budget is"):
+        solve(graph, floor(graph)[0], "keep-all")
+
+
+# --- stop ----------------------------------------------------------------------------------------------------------------
+
+
+@EACH
+def test_a_search_that_is_stopped_ends_soon_with_what_it_has(planner):
+    graph = layered(150, 380, 2)
+    search = Search(graph, int(0.75 * peak_of(graph)), 300)
+    function = planners._function(planner)
+    timer = threading.Timer(0.7, search.stop)
+    timer.start()
+    begin = time.monotonic()
+    try:
+        function(search)
+    except PlanError as error:
+        assert search.duration is None
+        assert len(str(error)) > 20
+    assert time.monotonic() - begin < 0.7 + LATE
+    timer.join()
+    assert search.left() == 0
+    if search.duration is not None:
+        assert_sound(replace(search.plan(planner)), graph, search.budget)
+
+
+@pytest.fixture
+def interruptible():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def interrupt_after(seconds):
+    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    return timer
+
+
+@pytest.mark.parametrize("report", [None, lambda progress: None], ids=["silent", "reported"])
+def test_ctrl_c_keeps_the_best_plan(report, interruptible):
+    timer = interrupt_after(1.5)
+    plan = solve(LARGE, int(0.8 * peak_of(LARGE)), "auto", time_limit=300, report=report)
+    timer.join()
+    assert_sound(plan, LARGE, int(0.8 * peak_of(LARGE)))
+    assert plan.about["interrupted"] is True and plan.seconds < 1.5 + LATE
+
+
+WASTEFUL = [0, 1, 2, 3, 4, 0, 5, 6]
+
+
+def test_after_ctrl_c_the_planner_is_waited_for(interruptible, monkeypatch):
+    """What it offers on its way out counts, and it is gone when `solve` returns."""
+    ended = threading.Event()
+
+    def slow(search):
+        search.offer(WASTEFUL)
+        while search.left():
+            time.sleep(0.01)
+        time.sleep(0.5)
+        search.offer(range(7))
+        ended.set()
+
+    monkeypatch.setattr("coop.plan.keep_all.keep_all", slow)
+    timer = interrupt_after(0.5)
+    plan = solve(chain(3), 100, "keep-all", time_limit=300)
+    timer.join()
+    late = not ended.wait(2)
+    assert not late
+    assert plan.about["interrupted"] is True
+    assert plan.increase == 0
+
+
+# --- what is given -------------------------------------------------------------------------------------------------------
+
+
+def test_a_budget_is_bytes_or_a_share_or_either_as_text():
+    graph = graph_of(transformer(2))
+    peak = peak_of(graph)
+    for budget, expected in [
+        (peak - 64, peak - 64),
+        (0.9, int(0.9 * peak)),
+        (1.0, peak),
+        ("90%", int(0.9 * peak)),
+        ("0.9", int(0.9 * peak)),
+        ("1GiB", 1 << 30),
+        (str(peak), peak),
+    ]:
+        assert solve(graph, budget, "treewidth").budget == expected
+
+
+def test_a_trace_is_planned_as_its_graph():
+    trace = transformer(2)
+    plans = [solve(thing, 0.8, "treewidth") for thing in (trace, graph_of(trace))]
+    assert replace(plans[0], seconds=0) == replace(plans[1], seconds=0)
+
+
+@EACH
+def test_a_budget_below_the_floor_is_refused_at_once_with_the_smallest(planner, monkeypatch):
+    def forbidden(search):
+        raise AssertionError("no planner is asked")
+
+    graph = graph_of(transformer(2))
+    lowest, setter = floor(graph)
+    monkeypatch.setattr(planners, "_run", forbidden)
+    with pytest.raises(PlanError) as error:
+        solve(graph, lowest - 1, planner)
+    assert f"node {setter} ({graph.nodes[setter].name}) needs" in str(error.value)
+    assert f"Tip: {lowest} bytes, or " in str(error.value)
+    share = str(error.value).rpartition(" or ")[2].partition("%")[0]
+    monkeypatch.undo()
+    assert lowest <= float(share) / 100 * peak_of(graph) < lowest + 0.002 * peak_of(graph)
+    assert floor(graph)[0] <= planners.budget_in(graph, f"{share}%")
+
+
+def test_the_end_of_the_step_may_set_the_floor():
+    graph = make_graph([1] * 3, [64, 64, 256], [(0, 2)], kept=[0, 1, 2], base=64)
+    with pytest.raises(PlanError, match=r"node 2 \(2\) needs 448 B|the end of the step needs 448 B"):
+        solve(graph, 447)
+
+
+@pytest.mark.parametrize("limit", [0, 0.0, -1, float("nan")])
+def test_a_time_limit_is_above_0(limit):
+    with pytest.raises(ValueError, match="a time limit is a number of seconds above 0"):
+        solve(chain(3), 100, time_limit=limit)
+
+
+def test_wrong_questions_are_refused():
+    with pytest.raises(ValueError, match="there is no planner 'checkmat'; the known ones are auto, checkmate, "):
+        solve(chain(3), 100, "checkmat")
+    with pytest.raises(PlanError, match="the step has no ops"):
+        solve(make_graph([], [], []), 100)
+    with pytest.raises(ValueError, match="is not a size"):
+        solve(chain(3), "much")
+    for planner in ALL:
+        with pytest.raises(TypeError, match="unexpected keyword argument 'wings'"):
+            solve(chain(3), 100, planner, wings=2)
+
+
+# --- report --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("planner", ["auto", "checkmate", "moccasin", "treewidth"])
+def test_reports_only_get_better(planner):
+    told = []
+    graph = layered(90, 220, 7)
+    plan = solve(graph, 0.75, planner, time_limit=2.0, report=told.append)
+    assert len(told) >= (1 if planner == "treewidth" else 3)
+    assert all(isinstance(progress, Progress) for progress in told)
+    for before, after in zip(told, told[1:], strict=False):
+        assert after.seconds >= before.seconds and after.bound >= before.bound >= 0
+        assert before.increase is None or after.increase <= before.increase
+        assert after.gap is None or 0 <= after.gap < 1
+    assert any(progress.stage for progress in told)
+    last = told[-1]
+    assert last.increase >= plan.increase and last.bound <= plan.increase
+    # A bound never passes a plan that was found.
+    assert all(progress.increase is None or progress.bound <= progress.increase + 1e-9 for progress in told)
+
+
+def test_an_error_in_a_report_ends_the_search():
+    def report(progress):
+        raise ZeroDivisionError
+
+    before = threading.active_count()
+    with pytest.raises(ZeroDivisionError):
+        solve(LARGE, 0.8, "auto", time_limit=6.0, report=report)
+    end = time.monotonic() + LATE
+    while threading.active_count() > before and time.monotonic() < end:
+        time.sleep(0.05)
+    assert threading.active_count() == before
+
+
+# --- auto ----------------------------------------------------------------------------------------------------------------
+
+COMPARED = {
+    "chain, little": (chain(30), 12),
+    "layered": (layered(60, 150, 3), 0.75),
+    "transformer": (graph_of(transformer(4)), 0.6),
+    "convolutions": (graph_of(convolutions(9)), 0.6),
+}
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_auto_is_as_good_as_any_other_in_the_same_time(name):
+    graph, budget = COMPARED[name]
+    ours = solve(graph, budget, "auto", time_limit=3.0)
+    for planner in ALL[1:]:
+        try:
+            theirs = solve(graph, budget, planner, time_limit=1.5 if planner not in FAST else 3.0)
+        except PlanError:
+            continue
+        assert ours.duration <= theirs.duration * 1.0001, f"{planner}: {theirs.increase:.3%} < {ours.increase:.3%}"
+        assert theirs.duration >= ours.bound
+
+
+def test_without_a_time_to_speak_of_auto_still_plans():
+    graph = graph_of(transformer(4))
+    plan = asked(graph, int(0.7 * peak_of(graph)), "auto", 1e-3)
+    assert plan.increase < 0.2
+
+
+def test_the_whole_api_is_there():
+    assert set(coop.plan.__all__) >= {"solve", "check", "read", "write", "graph_of", "PLANNERS", "PlanError"}
+    assert steps_of(chain(2), range(5))[0].kind == "compute"
+    for name in coop.plan.__all__:
+        assert getattr(coop.plan, name) is not None
