@@ -60,7 +60,7 @@ def in_the_coarse(planner: Callable[..., None], search: Search, **options: Any) 
         planner(search, **options)
         return
     search.about["coarse"] = f"planned with {len(coarse.graph.nodes)} nodes for {len(search.graph.nodes)}"
-    found = bound(search, moments(search.graph, 1), seconds=search.left(0.2), whole=True)
+    found = bound(search, moments(search.graph, 1), seconds=search.left(0.2))
     if found is not None:
         search.raise_bound(found)
     try:
