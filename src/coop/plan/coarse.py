@@ -2,8 +2,8 @@
 
 Two rules, both for nodes that follow each other in the program:
 
-- A chain fuses where keeping what is in between cannot pay: it is read by the next node only, and is not smaller than what
-  that makes.
+- A chain fuses where keeping what is in between cannot pay: it is read by the next node only, which reads nothing new, and
+  it is not smaller than what that makes.
 - As many nodes at the end as do not need more together than another node does by itself: an optimizer's thousand updates.
 
 A fused node needs all its inputs at once, and as much scratch as its members need at most. So a plan of the coarse graph is a
@@ -95,6 +95,9 @@ def _with_tail(graph: Graph, groups: list[range], first: int) -> Coarse:
 def _fuse(graph: Graph, group: range, number: int) -> bool:
     between = [graph.values[v] for node in group for v in graph.nodes[node].outputs]
     if not between or any(value.kept or any(u not in group and u != number for u in value.users) for value in between):
+        return False
+    read = {v for node in group for v in (*graph.nodes[node].inputs, *graph.nodes[node].outputs)}
+    if not read.issuperset(graph.nodes[number].inputs):
         return False
     given = sum(graph.values[v].bytes for v in graph.nodes[group[-1]].outputs)
     made = sum(graph.values[v].bytes for v in graph.nodes[number].outputs)
