@@ -7,18 +7,30 @@
     print(memory.stats())
 
 `budget` opens a scope in which every tensor byte lies in one arena of the size you name. `measure` opens one without
-a limit and tells what the same program needs. `record` gives a trace of one step. `OutOfBudget` is raised when even
-eviction cannot make room.
+a limit and tells what the same program needs. `record` gives a trace of one step, and `plan` decides in advance what to
+recompute in it. `OutOfBudget` is raised when even eviction cannot make room.
 """
 
 from coop._version import __version__, check_torch
 
 check_torch()
 
-from coop.budget import Memory, Stats, budget, measure  # noqa: E402  the check comes first
+from coop import plan  # noqa: E402  the check comes first
+from coop.budget import Memory, Stats, budget, measure  # noqa: E402
 from coop.errors import OutOfBudget  # noqa: E402
 from coop.policies import POLICIES  # noqa: E402
 from coop.sizes import parse_bytes  # noqa: E402
 from coop.trace.recording import record  # noqa: E402
 
-__all__ = ["POLICIES", "Memory", "OutOfBudget", "Stats", "__version__", "budget", "measure", "parse_bytes", "record"]
+__all__ = [
+    "POLICIES",
+    "Memory",
+    "OutOfBudget",
+    "Stats",
+    "__version__",
+    "budget",
+    "measure",
+    "parse_bytes",
+    "plan",
+    "record",
+]
