@@ -36,17 +36,19 @@ format: .venv/.dev ## puts style right where a tool can
 	$(BIN)/ruff format
 	$(BIN)/clang-format -i $(CPP)
 
-bench: .venv/.built .venv/.dev ## all benchmarks, with tables, pictures and JSON in results/ (an hour)
+bench: .venv/.built .venv/.dev ## all benchmarks, with tables, pictures and JSON in results/ (four hours)
 	@mkdir -p results
 	$(BIN)/python benchmarks/training.py --json results/training.json --plot results/training.png
 	$(BIN)/python benchmarks/overhead.py --json results/overhead.json
 	$(BIN)/python benchmarks/floor.py --json results/floor.json
 	$(BIN)/python benchmarks/scaling.py --json results/scaling.json
 	$(BIN)/python benchmarks/simulator.py --json results/simulator.json
+	$(BIN)/python benchmarks/planners.py --json results/planners.json
 
-results: .venv/.built .venv/.dev ## docs/results-training.md and docs/results.md, out of docs/figures/*.json
+results: .venv/.built .venv/.dev ## docs/results*.md, out of docs/figures/*.json
 	$(BIN)/python benchmarks/results.py
 	$(BIN)/python benchmarks/simulation.py
+	$(BIN)/python benchmarks/planning.py
 
 build: .venv/.built ## the virtual environment and the extension
 

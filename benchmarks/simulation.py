@@ -4,7 +4,8 @@
         --ratios 0.3:1.0:0.1 --neighbours 0.02 --ablation --lowest -o results/compare
     python benchmarks/simulation.py results/compare     # the JSON of the comparison -> docs/figures/simulation.json and pictures
     python benchmarks/simulator.py --json docs/figures/simulator.json
-    python benchmarks/simulation.py                     # docs/figures/simul*.json -> docs/results.md
+    python benchmarks/planners.py --json docs/figures/planners.json
+    python benchmarks/simulation.py                     # docs/figures/{simul*,planners}.json -> docs/results.md
 
 No figure in that page is written by hand.
 """
@@ -16,6 +17,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import planning
 from coop import models
 from coop.report import page
 from coop.report.points import parse_ratios
@@ -214,6 +216,11 @@ def main() -> None:
         if title in pictures:
             parts.append(f"![{title}](figures/simulation-{pictures[title]}.png)\n")
         parts.append(table)
+    if planned := planning.load():
+        parts.append(
+            "## Planned beforehand\n\nMore of the planners, and how they were measured: [results-planners.md](results-planners.md).\n"
+        )
+        parts.append(planning.networks(planned))
     (DOCS / "results.md").write_text("\n".join(parts))
     print("written: docs/results.md")
 

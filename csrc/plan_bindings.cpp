@@ -29,6 +29,7 @@ void bind_plan_search(py::module_& module) {
   py::class_<PlanSearch>(module, "PlanSearch")
       .def(py::init<PlanGraph, std::int64_t, const std::vector<Place>&, std::uint64_t>())
       .def("run", &PlanSearch::run, py::call_guard<py::gil_scoped_release>())
+      .def("check", &PlanSearch::check)
       .def_property_readonly("best",
                              [](const PlanSearch& search) -> std::optional<std::vector<Place>> {
                                if (!search.best()) return std::nullopt;

@@ -4,6 +4,9 @@
 // follows: a value stays from where it is made to where it is last read before it is made again. So any set of places is a
 // plan, and the search adds, takes away and exchanges places by simulated annealing; bytes above the budget are a cost
 // like any other until a plan is kept, which must have none.
+//
+// A move touches one computation and the few values that its node reads and makes: only their spans are found anew, and the
+// levels in between are shifted.
 #pragma once
 
 #include <cstdint>
@@ -44,15 +47,38 @@ class PlanSearch {
   const std::vector<Place>* best() const { return has_best_ ? &best_ : nullptr; }
   std::int64_t best_cost() const { return best_cost_; }
 
+  // Throws std::logic_error unless the books are what going through the whole sequence gives.
+  void check() const;
+
  private:
-  struct Verdict {
-    bool legal = false;
-    std::int64_t over = 0;  // bytes above the budget, summed over all computations
+  // A computation, or the end. They sort in the order of the sequence: a stage's own node comes after those run again in it.
+  using Key = std::uint64_t;
+  static Key key(std::uint32_t stage, std::uint32_t node) { return static_cast<Key>(stage) << 32 | node; }
+
+  // What happens to a value at a computation.
+  struct Event {
+    enum Kind : std::uint8_t { read, consume, make };  // what overwrites a value reads it too
+    Key at;
+    Kind kind;
+    bool operator<(const Event& other) const { return at < other.at || (at == other.at && kind < other.kind); }
   };
-  Verdict judge();
+  struct Span {
+    Key first, last;  // computations at which it is in memory
+    bool operator==(const Span&) const = default;
+  };
+
   bool may_run(std::uint32_t node, std::uint32_t stage) const;
   bool add(Place place);
   bool remove(Place place);
+  bool change(Key at, std::uint32_t node, bool on);
+  void put(std::uint32_t value, Event event, bool in);
+  void exchange(const std::vector<Span>& before, const std::vector<Span>& after, std::int64_t bytes);
+  void insert_computation(Key at, std::uint32_t node);
+  void remove_computation(Key at);
+  bool spans_of(std::uint32_t value, std::vector<Span>& spans) const;
+  void shift(const Span& span, std::int64_t bytes);
+  std::size_t index_of(Key at) const;
+  std::int64_t over_at(std::int64_t level) const { return level > budget_ ? level - budget_ : 0; }
   Place pick_place();
   double energy(std::int64_t cost, std::int64_t over) const;
   void keep_if_best();
@@ -60,18 +86,17 @@ class PlanSearch {
   const PlanGraph graph_;
   const std::int64_t budget_;
   std::mt19937_64 random_;
-  std::vector<std::vector<std::uint32_t>> again_;  // for each stage, nodes in order
-  std::vector<Place> places_;                      // the same, in any order
+  std::vector<std::vector<Event>> events_;  // by value, in order
+  std::vector<Key> keys_;                   // all computations, in order; the end is the last
+  std::vector<std::int64_t> levels_;        // bytes in memory at each
+  std::vector<Place> places_;               // where nodes are run again, in any order
   std::vector<Place> gaps_;  // where adding makes sense to begin with: a value's node, where it is read
-  std::int64_t cost_ = 0, over_ = 0;
-  double price_ = 0;  // of a byte above the budget
+  std::int64_t cost_ = 0, over_ = 0;  // over_: bytes above the budget, summed over all computations
+  double price_ = 0;                  // of a byte above the budget
   bool has_best_ = false;
   std::vector<Place> best_;
   std::int64_t best_cost_ = 0;
-  // Scratch of judge.
-  std::vector<std::int64_t> change_;
-  std::vector<std::uint32_t> made_, read_;
-  std::vector<std::uint8_t> state_;
+  std::vector<std::vector<Span>> before_, after_;  // scratch of change, for each value that it touches
 };
 
 }  // namespace coop

@@ -1,15 +1,19 @@
 """Annealing keeps what fits, and finds what is proven to be best where that is known."""
 
+import random
+
 import pytest
 from graphs import chain, layered
 from test_staged import cheapest, small
 
 from coop.plan.anneal import anneal
+from coop.plan.graph import from_trace
 from coop.plan.greedy import greedy
 from coop.plan.plan import PlanError, floor
-from coop.plan.schedule import places_of, plan_of, profile
+from coop.plan.schedule import places_of, plan_of, profile, sequence_of
 from coop.plan.search import Search
 from coop.plan.staged import near, solve
+from random_traces import build
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -57,3 +61,22 @@ def test_it_may_start_from_what_does_not_fit():
     assert found is not None and profile(chain(8), found).peak <= 5
     assert anneal(Search(chain(8), 1), range(17), seconds=0.1) is None  # nor does anything else
     assert anneal(Search(chain(8), 10), range(17), seconds=0.1) == list(range(17))
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_the_books_that_are_kept_from_move_to_move_are_right(seed):
+    from coop import _C
+    from coop.plan.anneal import _graph
+
+    for graph in (small(seed), layered(40, 90, seed), from_trace(build(random.Random(seed).randbytes(400)))):
+        budget = int(0.8 * profile(graph, range(len(graph.nodes))).peak)
+        search = _C.PlanSearch(_graph(graph), budget, [], seed)
+        for _ in range(60):
+            search.run(25, 1e9, 1e9)  # hot: everything that is legal is taken
+            search.check()
+        search.run(2000, float(graph.cost), 1.0)
+        search.check()
+        if search.best is not None:
+            found = sequence_of(graph, search.best)
+            assert profile(graph, found).peak <= budget
+            assert profile(graph, found).duration == graph.cost + search.best_cost
