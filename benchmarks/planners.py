@@ -1,21 +1,22 @@
 """The offline planners against what was asked of them.
 
-    layered    random graphs in layers (coop/plan/random_graphs.py), auto. Asked: 100 nodes at 0.8 and 0.9 of the peak proven
-               optimal in 10 s (moccasin is asked too, which proves less); 250 nodes at 0.9 at most 1 % more in 60 s, at 0.8 at
-               most 5 % in 200 s; 1,000 nodes in 600 s at 0.9 at most 2 %, at 0.8 at most 6 %
-    chain      101 nodes of cost and size 1 at 50 %: a certified gap of at most 1 % in 10 s; Checkmate's chain of 8 layers in 4
-               units of memory: 26 by its program, 22 by the relaxation
+    layered    random graphs in layers (coop/plan/random_graphs.py), auto. Asked: 100 nodes at 0.8 and 0.9 of the peak
+               proven optimal in 10 s (moccasin is asked too, which proves less); 250 nodes at 0.9 at most 1 % more in
+               60 s, at 0.8 at most 5 % in 200 s; 1,000 nodes in 600 s at 0.9 at most 2 %, at 0.8 at most 6 %
+    chain      101 nodes of cost and size 1 at 50 %: a certified gap of at most 1 % in 10 s; Checkmate's chain of 8
+               layers in 4 units of memory: 26 by its program, 22 by the relaxation
     resnet50   ResNet-50 at 80 % in 30 s: a certified gap of at most 0.4 %
     bert       BERT Large at 50 % in 300 s, beside what coop does without a plan
-    networks   the eight networks of the paper at 0.7, 0.5 and 0.4: all planners, all policies, the bound
-    poet       joules on small devices, at shares of the way from the floor to the peak: rematerialisation and paging, either
-    live       a GPT and a ResNet trained at half of their peak with a plan: the same bits; the share of recomputation in
-               the time of all ops within 2 points of the plan's
-    compile    torch.compile with coop's solver and with torch's own: the peak of forward and backward never goes up when
-               the budget goes down
+    networks   the eight networks of the paper at 0.7, 0.5 and 0.4: planners, policies, the bound
+    poet       joules on small devices, at shares of the way from the floor to the peak: rematerialisation and paging,
+               or one of them
+    live       a GPT and a ResNet trained at half of their peak with a plan: the same bits; the share of recomputation
+               in the time of all ops within 2 points of the plan's
+    compile    torch.compile with coop's solver and with torch's own: the peak of forward and backward never goes up
+               when the budget goes down
 
-Networks are traced by shapes, with the costs of the a100 device model. A planner is in time if it ends within 5 % of its
-limit. `--json` keeps what the file has of other parts.
+Networks are traced by shapes, with the costs of the a100 device model. A planner is in time if it ends within 5 % of
+its limit. `--json` keeps what the file has of other parts.
 """
 
 import argparse
@@ -84,7 +85,7 @@ def share2(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.2f} %"
 
 
-# --- made graphs ---------------------------------------------------------------------------------------------------------
+# --- made graphs -----------------------------------------------------------------------------------------------------
 
 
 def layered(given: argparse.Namespace) -> Iterator[Job]:
@@ -168,7 +169,7 @@ def _published(limit: float, what: str) -> Row:
     return {"duration": found, "seconds": time.monotonic() - start, "limit": limit}
 
 
-# --- traces --------------------------------------------------------------------------------------------------------------
+# --- traces ----------------------------------------------------------------------------------------------------------
 
 
 def resnet50(given: argparse.Namespace) -> Iterator[Job]:
@@ -289,7 +290,7 @@ def _trace(folder: Path, name: str, device: str) -> Any:
     return read(path)
 
 
-# --- live ----------------------------------------------------------------------------------------------------------------
+# --- live ------------------------------------------------------------------------------------------------------------
 
 
 def live(given: argparse.Namespace) -> Iterator[Job]:
@@ -415,7 +416,7 @@ def _cpu(step: Callable[[], None]) -> float:
     return time.process_time() - start
 
 
-# --- torch.compile -------------------------------------------------------------------------------------------------------
+# --- torch.compile ---------------------------------------------------------------------------------------------------
 
 
 def compile(given: argparse.Namespace) -> Iterator[Job]:
@@ -479,7 +480,7 @@ def _compiled(limit: float, name: str, solver: str, threads: int) -> Row:
     return row | {"monotone": peaks == sorted(peaks)}
 
 
-# --- all of it -----------------------------------------------------------------------------------------------------------
+# --- all of it -------------------------------------------------------------------------------------------------------
 
 
 PARTS = {

@@ -1,5 +1,5 @@
-"""Makes docs/results-planners.md out of docs/figures/planners.json, which benchmarks/planners.py writes; and the table of the eight
-networks, for docs/results.md (simulation.py).
+"""Makes docs/results-planners.md out of docs/figures/planners.json, which benchmarks/planners.py writes; and the table
+of the eight networks, for docs/results.md (simulation.py).
 
     python benchmarks/planners.py --json docs/figures/planners.json
     python benchmarks/planning.py
@@ -73,11 +73,11 @@ def networks(data: dict[str, Any]) -> str:
             )
     limit = max((row["limit"] for row in rows if "limit" in row), default=0)
     return (
-        "What a step takes more than without a budget, at a share of its peak. Planners know the step beforehand and count bytes; "
-        "DTR, DTE and coop decide while it runs, and place what they keep (simulated, in the same bytes). auto, followed: the "
-        "engine carries out auto's plan, placement included. bound: no plan takes less, by a linear program. gap: no plan is "
-        f"faster than auto's by more than that. s: seconds that auto took, of {limit:g}. -: does not fit or does not run. What "
-        "is left to win lies between the bound and coop.\n\n"
+        "What a step takes more than without a budget, at a share of its peak. Planners know the step beforehand and "
+        "count bytes; DTR, DTE and coop decide while it runs, and place what they keep (simulated, in the same bytes). "
+        "auto, followed: the engine carries out auto's plan, placement included. bound: no plan takes less, by a linear "
+        "program. gap: no plan is faster than auto's by more than that. s: seconds that auto took, of "
+        f"{limit:g}. -: does not fit or does not run. What is left to win lies between the bound and coop.\n\n"
         + table(["network", "ratio", *COLUMNS.values(), "gap", "s"], lines)
     )
 
@@ -106,8 +106,8 @@ def poet(data: dict[str, Any]) -> str:
             ]
         )
     return (
-        "Joules of one training step with one example; budgets are a share of the way from the floor to the peak. integrated: "
-        "rematerialisation and paging; the others have one of them only. -: no plan was found.\n\n"
+        "Joules of one training step with one example; budgets are a share of the way from the floor to the peak. "
+        "integrated: rematerialisation and paging; the others have one of them only. -: no plan was found.\n\n"
         + table(["", "budget", "without a budget", *kinds], lines)
     )
 
@@ -157,8 +157,8 @@ def compiled(data: dict[str, Any]) -> str:
         for row in rows
     ]
     return (
-        "Peak of forward and backward for real, MiB, by `activation_memory_budget` (backend aot_eager). dp and greedy are torch's "
-        "own solvers.\n\n"
+        "Peak of forward and backward for real, MiB, by `activation_memory_budget` (backend aot_eager). dp and greedy "
+        "are torch's own solvers.\n\n"
         + table(["network", "solver", *(f"{budget:g}" for budget in rows[0]["budgets"]), "never down"], lines)
     )
 
@@ -167,8 +167,8 @@ def text(data: dict[str, Any]) -> str:
     machine, settings = data["machine"], data["settings"]
     parts = [
         "# Offline planners: figures asked for and figures reached\n",
-        f"Made by `benchmarks/planning.py` from the JSON of `benchmarks/planners.py`, whose header says what is measured. "
-        f"{machine['date']}, {machine['processor']}, {machine['cores']} cores, torch {machine['torch']}, seeds "
+        "Made by `benchmarks/planning.py` from the JSON of `benchmarks/planners.py`, whose header says what is "
+        f"measured. {machine['date']}, {machine['processor']}, {machine['cores']} cores, torch {machine['torch']}, seeds "
         f"{', '.join(map(str, settings['seeds']))}, time limits x{settings['scale']:g}.\n",
     ]
     sections = {

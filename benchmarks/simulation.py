@@ -217,10 +217,8 @@ def main() -> None:
             parts.append(f"![{title}](figures/simulation-{pictures[title]}.png)\n")
         parts.append(table)
     if planned := planning.load():
-        parts.append(
-            "## Planned beforehand\n\nMore of the planners, and how they were measured: [results-planners.md](results-planners.md).\n"
-        )
-        parts.append(planning.networks(planned))
+        more = "More of the planners, and how they were measured: [results-planners.md](results-planners.md).\n"
+        parts += ["## Planned beforehand\n", more, planning.networks(planned)]
     (DOCS / "results.md").write_text("\n".join(parts))
     print("written: docs/results.md")
 

@@ -88,7 +88,7 @@ class PlanSearch {
   std::mt19937_64 random_;
   std::vector<std::vector<Event>> events_;  // by value, in order
   std::vector<Key> keys_;                   // all computations, in order; the end is the last
-  std::vector<std::int64_t> levels_;        // bytes in memory at each
+  std::vector<double> levels_;              // bytes in memory at each
   std::vector<Place> places_;               // where nodes are run again, in any order
   std::vector<Place> gaps_;  // where adding makes sense to begin with: a value's node, where it is read
   std::int64_t cost_ = 0, over_ = 0;  // over_: bytes above the budget, summed over all computations

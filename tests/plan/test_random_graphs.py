@@ -22,7 +22,7 @@ def test_a_seed_gives_the_same_graph_always_and_another_one_another():
 
 
 def test_what_cannot_be_made_is_refused():
-    with pytest.raises(ValueError, match=r"500 edges are more than the .* between different layers of 20 nodes, seed 0"):
+    with pytest.raises(ValueError, match=r"500 edges: there are only \d+ between different layers of 20"):
         layered(20, 500, 0)
     with pytest.raises(ValueError, match="at least 2 nodes, not 1"):
         layered(1, 0, 0)

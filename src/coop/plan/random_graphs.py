@@ -8,8 +8,9 @@ from coop.plan.graph import Graph, make
 def layered(nodes: int, edges: int, seed: int) -> Graph:
     """A source, layers of random width, a target; the input order is one layer after the other.
 
-    Each node reads one of the layer before and is read by one of the layer after; all further edges come from random earlier
-    layers. If that takes more edges than asked for, there are more. Costs and sizes are 1 to 1,000 thousand, at random.
+    Each node reads one of the layer before and, unless it is read already, is read by one of the layer after; all
+    further edges come from random earlier layers. If that takes more edges than asked for, there are more. Costs and
+    sizes are random, 1 to 1,000 thousand.
     """
     if nodes < 2:
         raise ValueError(f"a graph with a source and a target has at least 2 nodes, not {nodes}")
