@@ -75,8 +75,8 @@ def networks(data: dict[str, Any]) -> str:
     return (
         "What a step takes more than without a budget, at a share of its peak. Planners know the step beforehand and "
         "count bytes; DTR, DTE and coop decide while it runs, and place what they keep (simulated, in the same bytes). "
-        "auto, followed: the engine carries out auto's plan, placement included. bound: no plan takes less, by a linear "
-        "program. gap: no plan is faster than auto's by more than that. s: seconds that auto took, of "
+        "auto, followed: the engine carries out auto's plan, placement included. bound: no plan takes less, by a "
+        "linear program. gap: no plan is faster than auto's by more than that. s: seconds that auto took, of "
         f"{limit:g}. -: does not fit or does not run. What is left to win lies between the bound and coop.\n\n"
         + table(["network", "ratio", *COLUMNS.values(), "gap", "s"], lines)
     )
@@ -168,8 +168,8 @@ def text(data: dict[str, Any]) -> str:
     parts = [
         "# Offline planners: figures asked for and figures reached\n",
         "Made by `benchmarks/planning.py` from the JSON of `benchmarks/planners.py`, whose header says what is "
-        f"measured. {machine['date']}, {machine['processor']}, {machine['cores']} cores, torch {machine['torch']}, seeds "
-        f"{', '.join(map(str, settings['seeds']))}, time limits x{settings['scale']:g}.\n",
+        f"measured. {machine['date']}, {machine['processor']}, {machine['cores']} cores, torch {machine['torch']}, "
+        f"seeds {', '.join(map(str, settings['seeds']))}, time limits x{settings['scale']:g}.\n",
     ]
     sections = {
         "Asked and reached": asked,

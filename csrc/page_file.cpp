@@ -65,8 +65,6 @@ bool PageFile::read(std::uint32_t number, void* memory) const {
   return digest_of(memory, slot.bytes) == slot.digest;
 }
 
-void PageFile::drop(std::uint32_t number) {
-  free_[slots_.at(number).bytes].push_back(number);
-}
+void PageFile::drop(std::uint32_t number) { free_[slots_.at(number).bytes].push_back(number); }
 
 }  // namespace coop

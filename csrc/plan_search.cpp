@@ -48,9 +48,8 @@ PlanSearch::PlanSearch(PlanGraph graph, std::int64_t budget, const std::vector<P
   for (const double level : levels_) over_ += over_at(static_cast<std::int64_t>(level));
   // A plan's places may need each other: they are tried until no more can be added.
   std::vector<Place> waiting = start;
-  std::sort(waiting.begin(), waiting.end(), [](const Place& a, const Place& b) {
-    return std::pair(a.second, a.first) < std::pair(b.second, b.first);
-  });
+  std::sort(waiting.begin(), waiting.end(),
+            [](const Place& a, const Place& b) { return std::pair(a.second, a.first) < std::pair(b.second, b.first); });
   for (bool some = true; some && !waiting.empty();) {
     some = false;
     std::vector<Place> still;
@@ -104,8 +103,8 @@ bool PlanSearch::spans_of(std::uint32_t value, std::vector<Span>& spans) const {
 namespace {
 
 // Most of the time is spent here. Whole numbers in doubles, which processors compare several at a time.
-__attribute__((optimize("O3,fast-math"))) double shift_all(double* levels, std::size_t count,
-                                                                                  double bytes, double budget) {
+__attribute__((optimize("O3,fast-math"))) double shift_all(double* levels, std::size_t count, double bytes,
+                                                           double budget) {
   double change = 0;
   for (std::size_t i = 0; i < count; ++i) {
     const double before = levels[i], now = before + bytes;
@@ -121,8 +120,8 @@ __attribute__((optimize("O3,fast-math"))) double shift_all(double* levels, std::
 void PlanSearch::shift(const Span& span, std::int64_t bytes) {
   const std::size_t first = index_of(span.first), end = index_of(span.last + 1);
   if (first < end) {
-    over_ += static_cast<std::int64_t>(shift_all(levels_.data() + first, end - first, static_cast<double>(bytes),
-                                                 static_cast<double>(budget_)));
+    over_ += static_cast<std::int64_t>(
+        shift_all(levels_.data() + first, end - first, static_cast<double>(bytes), static_cast<double>(budget_)));
   }
 }
 
@@ -204,7 +203,8 @@ void PlanSearch::exchange(const std::vector<Span>& before, const std::vector<Spa
   while (head + tail < common && before[before.size() - 1 - tail] == after[after.size() - 1 - tail]) ++tail;
   if (before.size() == 1 + head + tail && after.size() == 1 + head + tail && before[head].first == after[head].first) {
     // The most common of all: it is read a little longer, or not as long.
-    const Key sooner = std::min(before[head].last, after[head].last), later = std::max(before[head].last, after[head].last);
+    const Key sooner = std::min(before[head].last, after[head].last),
+              later = std::max(before[head].last, after[head].last);
     shift({sooner + 1, later}, before[head].last < after[head].last ? bytes : -bytes);
     return;
   }
@@ -297,8 +297,7 @@ void PlanSearch::check() const {
   std::int64_t over = 0, cost = 0;
   for (const double level : levels) over += over_at(static_cast<std::int64_t>(level));
   for (const Place& place : places_) cost += graph_.nodes[place.first].cost;
-  if (levels != levels_ || over != over_ || cost != cost_ ||
-      keys_.size() != graph_.nodes.size() + places_.size() + 1) {
+  if (levels != levels_ || over != over_ || cost != cost_ || keys_.size() != graph_.nodes.size() + places_.size() + 1) {
     throw std::logic_error("the books of the search are wrong");
   }
 }

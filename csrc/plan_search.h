@@ -90,9 +90,9 @@ class PlanSearch {
   std::vector<Key> keys_;                   // all computations, in order; the end is the last
   std::vector<double> levels_;              // bytes in memory at each
   std::vector<Place> places_;               // where nodes are run again, in any order
-  std::vector<Place> gaps_;  // where adding makes sense to begin with: a value's node, where it is read
-  std::int64_t cost_ = 0, over_ = 0;  // over_: bytes above the budget, summed over all computations
-  double price_ = 0;                  // of a byte above the budget
+  std::vector<Place> gaps_;                 // where adding makes sense to begin with: a value's node, where it is read
+  std::int64_t cost_ = 0, over_ = 0;        // over_: bytes above the budget, summed over all computations
+  double price_ = 0;                        // of a byte above the budget
   bool has_best_ = false;
   std::vector<Place> best_;
   std::int64_t best_cost_ = 0;

@@ -222,7 +222,8 @@ void Player::collect(const Instruction& op) {
 bool Player::worth_recording(const Instruction& op) const {
   const Options& options = engine_->options();
   const Storage* target = written_.size() == 1 ? written_[0] : nullptr;
-  return options.evict && op.replayable && !op.outputs.empty() && (!op.backward || options.record_backward || engine_->planned_again()) &&
+  return options.evict && op.replayable && !op.outputs.empty() &&
+         (!op.backward || options.record_backward || engine_->planned_again()) &&
          (op.writes.empty() || (target && target->producer && target->versions < options.max_versions && !passing_)) &&
          !engine_->too_deep(operands_);
 }

@@ -1,7 +1,9 @@
 """`coop plan`: what it prints and writes, how it is stopped, and what it says to bad input."""
 
+import itertools
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -144,22 +146,20 @@ def test_a_dtr_log_and_its_trace_have_the_same_plan(step, tmp_path, capsys):
 def test_an_execution_trace_is_planned(tmp_path, capsys):
     graph = graph_of(read_any(EXECUTION_TRACE))
     budget = (floor(graph)[0] + peak_of(graph)) // 2
-    found = figures(
-        capsys, EXECUTION_TRACE, "--budget", budget, "--planner", "treewidth", "-o", tmp_path / "et.plan"
-    )
+    found = figures(capsys, EXECUTION_TRACE, "--budget", budget, "--planner", "treewidth", "-o", tmp_path / "et.plan")
     assert found["nodes"] == len(graph.nodes) and found["peak"] <= budget
     assert check(read(tmp_path / "et.plan"), graph).peak == found["peak"]
 
 
 def test_progress_goes_to_stderr_one_line_for_each_change(step, capsys):
-    ended = coop(capsys, "plan", step, "--budget", "60%", "--time-limit", "1.5", "--json")
+    ended = coop(capsys, "plan", step, "--budget", "60%", "--time-limit", "1", "--json")
     json.loads(ended.out)
     lines = ended.err.splitlines()
     assert lines and len(lines) == len(set(lines))
     assert all(" s  " in line and " plan " in line and " bound " in line and " gap " in line for line in lines)
     assert "\x1b" not in ended.err
     told = [line.partition(" s  ")[2] for line in lines]
-    assert all(a != b for a, b in zip(told, told[1:], strict=False))
+    assert all(a != b for a, b in itertools.pairwise(told))
 
 
 # --- bad input -----------------------------------------------------------------------------------------------------------
@@ -252,6 +252,27 @@ def test_without_matplotlib_the_tip_is_how_to_get_it(step, tmp_path, capsys, mon
     assert sentence.endswith("Tip: pip install 'coop-memory[plots]'")
 
 
+@pytest.fixture
+def without_solvers(monkeypatch):
+    for name in ["ortools", *(name for name in sys.modules if name.startswith("ortools."))]:
+        monkeypatch.setitem(sys.modules, name, None)
+    for name in ("ortools.sat.python", "ortools.math_opt.python"):
+        monkeypatch.setitem(sys.modules, name, None)
+
+
+@pytest.mark.parametrize("planner", ["checkmate", "checkmate-lp", "moccasin"])
+def test_without_a_solver_the_tip_is_how_to_get_it(step, capsys, without_solvers, planner):
+    ended = coop(capsys, "plan", step, "--budget", "70%", "--planner", planner)
+    assert (ended.code, ended.out) == (2, "")
+    said = last_line(ended.err)
+    assert said.startswith("coop: this planner needs the solvers of OR-tools") and "pip install 'ortools>=9.15'" in said
+
+
+@pytest.mark.parametrize("planner", ["treewidth", "chen-greedy", "treeverse"])
+def test_planners_that_need_no_solver_do_without(step, capsys, without_solvers, planner):
+    assert figures(capsys, step, "--budget", "80%", "--planner", planner)["duration_increase"] > 0
+
+
 # --- in processes of their own -------------------------------------------------------------------------------------------
 
 
@@ -272,23 +293,9 @@ def last_line(text):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("planner", ["checkmate", "moccasin"])
-def test_without_a_solver_the_tip_is_how_to_get_it(step, hidden, planner):
-    ended = run(hidden, step, "--budget", "70%", "--planner", planner)
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert "Traceback" not in ended.stderr
-    said = last_line(ended.stderr)
-    assert said.startswith("coop: this planner needs the solvers of OR-tools") and "pip install 'ortools>=9.15'" in said
-
-
-@pytest.mark.slow
-def test_planners_that_need_no_solver_do_without(step, hidden):
-    ended = run(hidden, step, "--budget", "70%", "--planner", "treewidth", "--json")
-    assert ended.returncode == 0 and json.loads(ended.stdout)["duration_increase"] > 0
-
-
-@pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="auto.py: the thread of the bound fails with a traceback, and greedy's plan is lost")
+@pytest.mark.xfail(
+    strict=True, reason="auto.py: the thread of the bound fails with a traceback, and greedy's plan is lost"
+)
 def test_auto_without_a_solver_plans_or_says_why_in_a_sentence(step, hidden):
     ended = run(hidden, step, "--budget", "70%", "--json")
     assert "Traceback" not in ended.stderr
@@ -298,48 +305,57 @@ def test_auto_without_a_solver_plans_or_says_why_in_a_sentence(step, hidden):
         assert ended.returncode == 2 and "pip install 'ortools>=9.15'" in last_line(ended.stderr)
 
 
-def interrupted(folder, planner, wait_for):
-    """A long search that is told to end once it has reached a stage."""
-    write(transformer(30), folder / "long.trace")
-    out = folder / "long.plan"
-    started = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from coop.cli import main; main()"
-    arguments = ["plan", folder / "long.trace", "--budget", "45%", "--planner", planner, "--time-limit", 300]
-    command = [sys.executable, "-c", started, *map(str, arguments), "-o", str(out), "--json"]
+def tangled(nodes):
+    """A step of which no planner proves the best plan: it reads back and forth."""
+    chance = random.Random(nodes)
+    inputs = [set() if i == 0 else {chance.randrange(max(0, i - 6), i), chance.randrange(i)} for i in range(nodes)]
+    ops = [
+        Op("op", tuple(inputs[i]), (Output(i, 4096 * chance.randint(1, 99)),), chance.randint(1, 99))
+        for i in range(nodes)
+    ]
+    return Trace([*ops, *(Release(i) for i in range(nodes))], "tangled")
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_search_and_the_best_plan_so_far_is_written(tmp_path):
+    trace, out = tangled(220), tmp_path / "long.plan"
+    write(trace, tmp_path / "long.trace")
+    begin = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from coop.cli import main; main()"
+    arguments = ["plan", tmp_path / "long.trace", "--budget", "75%", "--time-limit", 300]
+    command = [sys.executable, "-c", begin, *map(str, arguments), "-o", str(out), "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        heard = []
         try:
-            for line in process.stderr:
-                heard.append(line)
-                if wait_for in line and "no plan yet" not in line:
-                    break
+            heard = next(line for line in process.stderr if "plan +" in line)
+            time.sleep(1)
             process.send_signal(signal.SIGINT)
-            stdout, rest = process.communicate(timeout=30)
+            stdout, stderr = process.communicate(timeout=30)
         finally:
             process.kill()
-    return process.returncode, stdout, "".join(heard) + rest, out
-
-
-@pytest.mark.slow
-def test_ctrl_c_writes_the_best_plan_so_far(tmp_path):
-    _, stdout, stderr, out = interrupted(tmp_path, "auto", "annealing")
     found, plan = json.loads(stdout), read(out)
-    assert found["about"]["interrupted"] is True and found["seconds"] < 60
-    assert check(plan, graph_of(transformer(30))).duration == plan.duration
-    assert plan.increase == found["duration_increase"]
+    assert found["about"]["interrupted"] is True and found["seconds"] < 20
+    assert (
+        plan.increase
+        == found["duration_increase"]
+        <= float(heard.partition("plan +")[2].partition("%")[0]) / 100 + 1e-5
+    )
+    assert check(plan, graph_of(trace)).duration == plan.duration
     assert "Traceback" not in stderr
-
-
-@pytest.mark.slow
-def test_ctrl_c_ends_with_0(tmp_path):
-    code, _, stderr, _ = interrupted(tmp_path, "auto", "annealing")
-    assert code == 0, stderr
+    assert process.returncode == 0, stderr
 
 
 def test_convolutions_at_a_tight_budget_print_and_draw(tmp_path, capsys):
     """In-place ops and a small graph: the other kind of step."""
     write(convolutions(6), tmp_path / "tower.trace")
     ended = coop(
-        capsys, "plan", tmp_path / "tower.trace", "--budget", "60%", "--planner", "chen-greedy", "--plot", tmp_path / "p.svg"
+        capsys,
+        "plan",
+        tmp_path / "tower.trace",
+        "--budget",
+        "60%",
+        "--planner",
+        "chen-greedy",
+        "--plot",
+        tmp_path / "p.svg",
     )
     assert ended.code == 0 and "convolutions, chen-greedy" in ended.out
     assert "convolutions, chen-greedy" in (tmp_path / "p.svg").read_text()

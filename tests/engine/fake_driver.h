@@ -100,7 +100,8 @@ class FakeDriver final : public Driver {
   }
   std::size_t recipes() const { return recipes_.size(); }
   std::list<Tensor>& tensors() { return tensors_; }
-  std::uint64_t replays = 0, compared = 0, windows = 0;
+  std::uint64_t replays = 0, compared = 0, windows = 0, pages_lost = 0;
+  int page_trouble = 0;       // one in so many pages cannot be written, and one comes back wrong; 0: none
   bool many_threads = false;  // others let go of tensors meanwhile
 
   // --- a program ---------------------------------------------------------------------------------------------------------
@@ -130,6 +131,7 @@ class FakeDriver final : public Driver {
     if (call.target) recipe.outputs.push_back(call.target->bytes());
     recipe.outputs.insert(recipe.outputs.end(), call.outputs.begin(), call.outputs.end());
 
+    engine_.before_planned("");
     std::vector<Tensor*> arguments = call.inputs;
     if (recipe.in_place == InPlace::on_old) arguments.insert(arguments.begin(), call.target);
     std::vector<Storage*> operands, inputs;
@@ -229,6 +231,12 @@ class FakeDriver final : public Driver {
     forget(!record);
     engine_.leave(operands);
     engine_.ran(call.cost);
+    if (engine_.following()) {
+      std::vector<Storage*> fresh, written;
+      for (const Tensor* tensor : made) fresh.push_back(tensor->storage);
+      if (target) written.push_back(target);
+      engine_.after_planned(fresh, written);
+    }
     return made;
   }
 
@@ -412,6 +420,23 @@ class FakeDriver final : public Driver {
     for (const unsigned char* p = at(offset, bytes); bytes; --bytes) hash = (hash ^ *p++) * 0x100000001b3ull;
     return hash | 1;
   }
+  std::uint32_t page_out(Bytes offset, Bytes bytes, Seconds&) override {
+    if (page_trouble && ++page_calls_ % page_trouble == 0) return 0;
+    const unsigned char* from = at(offset, bytes);
+    pages_[++last_page_].assign(from, from + bytes);
+    return last_page_;
+  }
+  bool page_in(std::uint32_t page, Bytes offset, Bytes bytes, Seconds&) override {
+    const Values& values = pages_.at(page);
+    CHECK_EQUAL(values.size(), bytes);
+    const bool lost = page_trouble && ++page_calls_ % page_trouble == 0;
+    pages_lost += lost;
+    std::copy(values.begin(), values.end(), at(offset, bytes));
+    if (lost) *at(offset, bytes) ^= 1;
+    return !lost;
+  }
+  void drop_page(std::uint32_t page) override { CHECK_EQUAL(pages_.erase(page), 1u); }
+  std::size_t pages() const { return pages_.size(); }
 
  private:
   std::uint64_t next_seed() { return ++seed_ * 0x9E3779B97F4A7C15ull; }
@@ -597,6 +622,9 @@ class FakeDriver final : public Driver {
   std::map<std::uint64_t, Recipe*> recipes_;
   std::vector<Storage*> pinned_;    // pins that outlived their tensors
   std::vector<Storage*> prepared_;  // operands of the op that is about to run, or runs
+  std::map<std::uint32_t, Values> pages_;
+  std::uint32_t last_page_ = 0;
+  int page_calls_ = 0;
   std::uint64_t seed_ = 0;
   bool forgotten_operand_ = false;
   bool watch_requests_ = false;

@@ -19,9 +19,7 @@ def layered(nodes: int, edges: int, seed: int) -> Graph:
     layer_of = [number for number, layer in enumerate(layers) for _ in layer]
     most = sum(layers[number].start for number in layer_of)
     if edges > most:
-        raise ValueError(
-            f"{edges} edges are more than the {most} between different layers of {nodes} nodes, seed {seed}"
-        )
+        raise ValueError(f"{edges} edges: there are only {most} between different layers of {nodes} nodes, seed {seed}")
 
     found = {(chance.choice(layers[layer_of[node] - 1]), node) for node in range(1, nodes)}
     read = {made for made, _ in found}
