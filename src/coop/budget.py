@@ -20,8 +20,8 @@ import torch
 from coop import _C, errors  # noqa: F401  errors registers the exception
 from coop.boundary import Boundary
 from coop.plan.file import read
-from coop.plan.follow import planned
-from coop.plan.plan import Plan, PlanError
+from coop.plan.follow import planned, refuse_unless_for
+from coop.plan.plan import Plan
 from coop.policies import options_for
 from coop.sizes import format_bytes, parse_bytes
 
@@ -266,11 +266,7 @@ def budget(
     followed = None
     if plan is not None:
         known = plan if isinstance(plan, Plan) else read(plan)
-        if known.peak > count:
-            raise PlanError(
-                f"the plan needs {format_bytes(known.peak)} ({known.peak} bytes), and the budget is {format_bytes(count)}. "
-                "Tip: make a plan for this budget, or allow that much"
-            )
+        refuse_unless_for(known, None, count)
         followed = planned(known, live=True)
     return Memory(options, events, followed)
 

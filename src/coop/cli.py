@@ -28,7 +28,7 @@ from coop.budget import Stats, budget, measure
 from coop.commands import Work, refuse
 from coop.commands.compare import compare
 from coop.commands.memory_map import memory_map
-from coop.commands.plan import plan
+from coop.commands.plan import plan as plan_command
 from coop.commands.simulate import simulate
 from coop.commands.trace import trace
 from coop.policies import POLICIES
@@ -59,19 +59,25 @@ def commands() -> None:
 @commands.command(context_settings={"allow_interspersed_args": False})
 @click.option("--budget", "size", metavar="SIZE", help="The limit: bytes, or a size such as 600MiB or 4GB.")
 @click.option("--policy", default="coop", show_default=True, metavar="NAME", help=f"{', '.join(POLICIES)}.")
+@click.option("--plan", metavar="FILE", help="Follow a plan of `coop plan` while the script does what was planned.")
 @click.option("--measure", "measuring", is_flag=True, help="No limit: tell peak and floor, to choose a budget by.")
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def run(size: str | None, policy: str, measuring: bool, script: str, args: tuple[str, ...]) -> Work:
+def run(size: str | None, policy: str, plan: str | None, measuring: bool, script: str, args: tuple[str, ...]) -> Work:
     """Run SCRIPT with its own ARGS inside a budget, and report on stderr at the end."""
     if measuring == (size is not None):
         raise click.UsageError("say either --budget SIZE or --measure")
+    if measuring and plan is not None:
+        raise click.UsageError("--plan is for a budget; --measure has none")
     try:
         source = Path(script).read_bytes()
-        memory = measure() if size is None else budget(size, policy)
-        memory.__enter__()  # until the process ends
     except OSError as error:
         raise click.UsageError(f"cannot read the script {script!r}: {error.strerror}") from error
+    try:
+        memory = measure() if size is None else budget(size, policy, plan=plan)
+        memory.__enter__()  # until the process ends
+    except OSError as error:
+        raise click.UsageError(f"cannot read the plan {plan!r}: {error.strerror}") from error
     except MemoryError as error:
         raise click.UsageError(f"the system does not give {size or 'that much'} of address space") from error
     except ValueError as error:
@@ -83,7 +89,7 @@ def run(size: str | None, policy: str, measuring: bool, script: str, args: tuple
 commands.add_command(trace)
 commands.add_command(simulate)
 commands.add_command(compare)
-commands.add_command(plan)
+commands.add_command(plan_command)
 commands.add_command(memory_map)
 
 
@@ -107,7 +113,7 @@ def _limited(stats: Stats) -> dict[str, str]:
         "recomputation": _time_and_share(stats.recompute_seconds, stats),
         "search": _time_and_share(stats.search_seconds, stats),
         "fragmentation": f"{stats.fragmentation:.1%}",
-    }
+    } | ({"planned": f"{stats.planned_steps:,} steps"} if stats.planned_ops else {})
 
 
 def _measured(stats: Stats) -> dict[str, str]:

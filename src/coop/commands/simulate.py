@@ -16,6 +16,8 @@ from rich.table import Table
 
 from coop.commands import Work, options
 from coop.commands.refusing import refusing
+from coop.plan.file import read as read_plan
+from coop.plan.plan import Plan
 from coop.policies import POLICIES
 from coop.report.variants import SWITCHES, Variant
 from coop.simulate import ideal as ideal_simulator
@@ -39,6 +41,7 @@ def switches(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--policy", default="coop", show_default=True, metavar="NAME", help=f"{', '.join(POLICIES)}.")
 @options.steps
 @options.limit
+@click.option("--plan", "plan_file", metavar="FILE", help="Follow a plan of `coop plan`; the policy does the rest.")
 @click.option("--ideal", is_flag=True, help="A byte counter without addresses, as DTR's own simulator counts.")
 @click.option("--json", "as_json", is_flag=True, help="The figures as one JSON object.")
 @switches
@@ -48,6 +51,7 @@ def simulate(
     policy: str,
     steps: int,
     limit: float,
+    plan_file: str | None,
     ideal: bool,
     as_json: bool,
     **switched: bool | None,
@@ -58,8 +62,8 @@ def simulate(
     sources and the largest op need, end with exit code 2.
     """
     chosen = {name: value for name, value in switched.items() if value is not None}
-    if ideal and (chosen or steps != 1):
-        raise click.UsageError("--ideal has no addresses, no switches and one step")
+    if ideal and (chosen or steps != 1 or plan_file):
+        raise click.UsageError("--ideal has no addresses, no switches, no plan and one step")
 
     def work() -> None:
         with refusing(ValueError):  # TraceError is one
@@ -69,8 +73,11 @@ def simulate(
                 variant.options(1)  # refuses an unknown policy before a long file is read
             trace = read_any(file)
             figures = {"trace": trace.name or Path(file).name, "policy": variant.label, "steps": steps}
-            play = _ideal if ideal else _on_the_engine
-            figures |= play(trace, budget, variant, steps=steps, limit=limit)
+            if ideal:
+                figures |= _ideal(trace, budget, variant, limit=limit)
+            else:
+                plan = None if plan_file is None else read_plan(plan_file)
+                figures |= _on_the_engine(trace, budget, variant, steps=steps, limit=limit, plan=plan)
         if as_json:
             print(json.dumps(figures, indent=2))
         else:
@@ -79,13 +86,17 @@ def simulate(
     return work
 
 
-def _on_the_engine(trace: Trace, budget: int | float, variant: Variant, *, steps: int, limit: float) -> dict[str, Any]:
+def _on_the_engine(
+    trace: Trace, budget: int | float, variant: Variant, *, steps: int, limit: float, plan: Plan | None
+) -> dict[str, Any]:
     player = player_of(trace)
     switches = dict(variant.switches)
     floor = player.floor(variant.policy, **switches)
     count = above_the_floor(player, budget, floor)
-    result = player.play(count, variant.policy, steps=steps, limit=limit, **switches)
+    result = player.play(count, variant.policy, steps=steps, limit=limit, plan=plan, **switches)
     figures = result.to_json() | {"unlimited_peak": player.peak, "floor": floor.bytes}
+    if plan is not None:
+        figures |= {"planner": plan.planner, "planned_steps": result.stats.planned_steps}
     if result.failed is not None:
         failed = trace.instructions[result.failed]
         figures["failed"] = {
@@ -96,7 +107,7 @@ def _on_the_engine(trace: Trace, budget: int | float, variant: Variant, *, steps
     return figures
 
 
-def _ideal(trace: Trace, budget: int | float, variant: Variant, *, steps: int, limit: float) -> dict[str, Any]:
+def _ideal(trace: Trace, budget: int | float, variant: Variant, *, limit: float) -> dict[str, Any]:
     result = ideal_simulator(trace, budget, variant.policy, limit=limit)
     return {
         "status": result.status,
@@ -130,6 +141,8 @@ def _print(figures: dict[str, Any]) -> None:
         "moved_bytes": exactly,
         "fragmentation": lambda share: f"{share:.1%}",
         "searches": lambda count: f"{count:,}",
+        "planner": str,
+        "planned_steps": str,
         "search_seconds": lambda seconds: f"{seconds * 1e3:.3f} ms",
         "failed": lambda at: f"instruction {at['instruction']} ({at['op']}), for {exactly(at['needed'])} in one piece",
     }

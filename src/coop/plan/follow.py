@@ -2,9 +2,21 @@
 
 from coop import _C
 from coop.plan.plan import Plan, PlanError
+from coop.sizes import format_bytes
 
 _SILENT = ":statistics"
 """A batch norm's update of its running statistics is an op of its own in a trace, and part of the batch norm live."""
+
+
+def refuse_unless_for(plan: Plan, graph: str | None, budget: int) -> None:
+    """Raises PlanError if a plan is for another graph (None: that will be seen) or needs more than the budget."""
+    if graph is not None and plan.graph != graph:
+        raise PlanError(f"the plan is for another step: its graph is {plan.graph}, and this one is {graph}")
+    if plan.peak > budget:
+        raise PlanError(
+            f"the plan needs {format_bytes(plan.peak)} ({plan.peak} bytes), and the budget is {format_bytes(budget)}. "
+            "Tip: make a plan for this budget, or allow that much"
+        )
 
 
 def planned(plan: Plan, *, live: bool) -> _C.Planned:

@@ -4,11 +4,13 @@ The engine is the one that trains; only the kernels are missing. csrc/player.h i
 """
 
 import dataclasses
+import functools
 from typing import Any, NamedTuple
 
 from coop import _C
 from coop.budget import Event, Stats
-from coop.plan.follow import planned
+from coop.plan.follow import planned, refuse_unless_for
+from coop.plan.graph import from_trace
 from coop.plan.plan import Plan
 from coop.policies import options_for
 from coop.trace.trace import Hold, Op, Release, Source, Trace
@@ -98,6 +100,10 @@ class Player:
         """What the step needs when nothing is evicted."""
         self.op_seconds: float = stats["op_seconds"]
 
+    @functools.cached_property
+    def _graph(self) -> str:
+        return from_trace(self.trace).fingerprint
+
     def floor(self, policy: str = "coop", **switches: Any) -> Floor:
         """What is a source depends on the policy: whether gradients can be recomputed."""
         unlimited = self._unlimited(policy, **switches)
@@ -122,7 +128,10 @@ class Player:
         """`budget`: bytes, or a share of the peak if it is a float. With a `plan`, the policy only does what that leaves open."""
         size = int(budget * self.peak) if isinstance(budget, float) else budget
         options = options_for(policy, size, checks, self._options | switches)
-        followed = None if plan is None else planned(plan, live=False)
+        followed = None
+        if plan is not None:
+            refuse_unless_for(plan, self._graph, size)
+            followed = planned(plan, live=False)
         result = _C.play(options, self._program, steps, limit - 1, events, followed)
         stats = Stats(**result["stats"])
         done = result["status"] == "ok"
