@@ -61,6 +61,8 @@ class Job:
     asked: str = ""
     good: Callable[[Row], bool] | None = None
     reached: Callable[[Row], str] = lambda row: ""
+    key: Row = dataclasses.field(default_factory=dict)
+    """What the row has even if it fails."""
 
 
 def _planned(plan: Any) -> Row:
@@ -203,6 +205,7 @@ def networks(given: argparse.Namespace) -> Iterator[Job]:
                 functools.partial(
                     _call, _network, 60 * given.scale, given.folder, name, ratio, BASELINES, POLICIES, times=2
                 ),
+                key={"network": name, "ratio": ratio},
             )
 
 
@@ -226,7 +229,7 @@ def _network(
         "network": name,
         "ratio": ratio,
         "budget": budget,
-        "peak": peak,
+        "step_peak": peak,
         "nodes": len(graph.nodes),
         "limit": limit,
     }
@@ -258,6 +261,7 @@ def poet(given: argparse.Namespace) -> Iterator[Job]:
                     yield Job(
                         f"{name}, {device}, {part} of the way, {kind}",
                         functools.partial(_call, _poet, 60 * given.scale, given.folder, name, device, part, kind),
+                        key={"network": name, "device": device, "share": part, "kind": kind, "joules": None},
                     )
 
 
@@ -268,7 +272,7 @@ def _poet(limit: float, folder: Path, name: str, device: str, part: float, kind:
     peak, least = peak_of(graph), floor(graph, paging=True)[0]
     budget = least + int(part * (peak - least))
     row: Row = {"network": name, "device": device, "share": part, "kind": kind, "limit": limit}
-    row |= {"budget": budget, "peak": peak, "joules": None}
+    row |= {"budget": budget, "step_peak": peak, "joules": None}
     try:
         plan = solve(graph, budget, "poet", time_limit=limit, **KINDS[kind])
     except ValueError as error:
@@ -507,12 +511,16 @@ def measure(part: str, given: argparse.Namespace) -> list[Row]:
         task = bar.add_task("", total=len(jobs))
         for job in jobs:
             bar.update(task, description=f"{part}: {job.what}", refresh=True)
-            row: Row = {"part": part, "what": job.what, "asked": job.asked}
+            row: Row = {"part": part, "what": job.what, "asked": job.asked, "scale": given.scale} | job.key
+            row |= {"reached": "", "good": False if job.asked else None}
             try:
                 row |= job.work()
-                row |= {"reached": job.reached(row), "good": job.good(row) if job.good and job.asked else None}
+                if "no_plan" in row:
+                    row["reached"] = row["no_plan"]
+                else:
+                    row |= {"reached": job.reached(row), "good": job.good(row) if job.good and job.asked else None}
             except Failed as failure:
-                row |= {"error": str(failure), "reached": str(failure), "good": False if job.asked else None}
+                row |= {"error": str(failure), "reached": str(failure)}
             rows.append(row)
             bar.advance(task)
     return rows

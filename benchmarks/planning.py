@@ -29,6 +29,8 @@ COLUMNS = {
     "followed": "auto, followed",
     "bound": "bound",
 }
+TABLES = ("networks", "poet")
+"""Parts of which nothing was asked but a table."""
 VERDICT = {True: "yes", False: "no", None: ""}
 Rows = list[dict[str, Any]]
 
@@ -45,7 +47,7 @@ def part(data: dict[str, Any], name: str) -> Rows:
 def asked(data: dict[str, Any]) -> str:
     """Seeds of the same graph are one line."""
     lines = []
-    judged = [row for row in data["rows"] if row.get("reached")]
+    judged = [row for row in data["rows"] if row["part"] not in TABLES and row["reached"]]
     order = list(dict.fromkeys((row["part"], row["what"], row["asked"]) for row in judged))
     judged.sort(key=lambda row: order.index((row["part"], row["what"], row["asked"])))
     for (_, what, limit), several in groupby(judged, key=lambda row: (row["part"], row["what"], row["asked"])):
@@ -58,45 +60,40 @@ def asked(data: dict[str, Any]) -> str:
 def networks(data: dict[str, Any]) -> str:
     rows = part(data, "networks")
     lines = []
-    for name, several in groupby(rows, key=lambda row: row.get("network", row["what"])):
+    for name, several in groupby(rows, key=lambda row: row["network"]):
         for number, row in enumerate(several):
-            cells = [percent(row.get(key)) for key in COLUMNS]
-            seconds = row.get("seconds")
-            lines.append(
-                [
-                    "" if number else name,
-                    f"{row['ratio']:g}" if "ratio" in row else "",
-                    *cells,
-                    percent(row.get("gap"), 2),
-                    "-" if seconds is None else f"{seconds:.0f}",
-                ]
-            )
+            cells = [percent(row.get(key)) for key in COLUMNS] if "error" not in row else ["failed"] * len(COLUMNS)
+            seconds = "-" if row.get("seconds") is None else f"{row['seconds']:.0f}"
+            first = ["" if number else name, f"{row['ratio']:g}"]
+            lines.append([*first, *cells, percent(row.get("gap"), 2), seconds])
     limit = max((row["limit"] for row in rows if "limit" in row), default=0)
     return (
         "What a step takes more than without a budget, at a share of its peak. Planners know the step beforehand and "
         "count bytes; DTR, DTE and coop decide while it runs, and place what they keep (simulated, in the same bytes). "
         "auto, followed: the engine carries out auto's plan, placement included. bound: no plan takes less, by a "
         "linear program. gap: no plan is faster than auto's by more than that. s: seconds that auto took, of "
-        f"{limit:g}. -: does not fit or does not run. What is left to win lies between the bound and coop.\n\n"
-        + table(["network", "ratio", *COLUMNS.values(), "gap", "s"], lines)
+        f"{limit:g}. -: does not fit, does not run, or was not found in time. What is left to win "
+        "lies between the bound and coop.\n\n" + table(["network", "ratio", *COLUMNS.values(), "gap", "s"], lines)
     )
 
 
 def poet(data: dict[str, Any]) -> str:
-    rows = [row for row in part(data, "poet") if "kind" in row]
+    rows = part(data, "poet")
     kinds = list(dict.fromkeys(row["kind"] for row in rows))
     lines = []
     for (name, device, way), several in groupby(rows, key=lambda row: (row["network"], row["device"], row["share"])):
         found = {row["kind"]: row for row in several}
-        first = next(iter(found.values()))
+        sized = next((row for row in found.values() if "step_peak" in row), None)
         base = next((row["joules_base"] for row in found.values() if row["joules"] is not None), None)
 
         def show(row: dict[str, Any] | None, base: float | None = base) -> str:
             if row is None or row["joules"] is None or base is None:
-                return "-"
+                return "failed" if row and "error" in row else "-"
             return f"{row['joules']:.2f} ({100 * (row['joules'] / base - 1):+.2f} %)"
 
-        where = f"{way:g} ({first['budget'] / 2**20:.1f} of {first['peak'] / 2**20:.1f} MiB)"
+        where = f"{way:g}"
+        if sized:
+            where += f" ({sized['budget'] / 2**20:.1f} of {sized['step_peak'] / 2**20:.1f} MiB)"
         lines.append(
             [
                 f"{name}, {device}",
@@ -164,13 +161,18 @@ def compiled(data: dict[str, Any]) -> str:
 
 
 def text(data: dict[str, Any]) -> str:
-    machine, settings = data["machine"], data["settings"]
+    machine = data["machine"]
+    seeds = sorted({row["seed"] for row in data["rows"] if "seed" in row})
+    scales = {row["part"]: row["scale"] for row in data["rows"]}
+    short = ", ".join(f"{name} x{scale:g}" for name, scale in scales.items() if scale != 1)
     parts = [
         "# Offline planners: figures asked for and figures reached\n",
         "Made by `benchmarks/planning.py` from the JSON of `benchmarks/planners.py`, whose header says what is "
-        f"measured. {machine['date']}, {machine['processor']}, {machine['cores']} cores, torch {machine['torch']}, "
-        f"seeds {', '.join(map(str, settings['seeds']))}, time limits x{settings['scale']:g}.\n",
+        f"measured. {machine['date']}, {machine['processor']}, {machine['cores']} cores, torch {machine['torch']}; "
+        f"seeds {', '.join(map(str, seeds))}, in this order.\n",
     ]
+    if short:
+        parts.append(f"Time limits are not those asked for: {short}.\n")
     sections = {
         "Asked and reached": asked,
         "The eight networks": networks,

@@ -30,7 +30,7 @@ from coop.plan.treewidth import treewidth
 _CLOSE = 1e-4  # a gap that is not worth anybody's time
 _SMALL = 130  # nodes, for which all places are asked at once
 _MEDIUM = 700  # nodes, for which the staged model is of use
-_HOT = (0.03, 0.1)  # to begin annealing with: what it starts from is good
+_HOT = (0.03, 0.01)  # to begin annealing with: what it starts from is good
 _SOON = 2.0  # seconds in which annealing has found what there is to find in a small graph
 
 
@@ -134,7 +134,7 @@ def _staged(search: Search, places: Callable[..., set[tuple[int, int]]], seconds
 
 def _replay(search: Search) -> None:
     """Replays that drop by price: where no single cut fits, and at very tight budgets, they are the best to start from."""
-    share = 0.3 if search.duration is not None else 0.6
+    share = 0.15 if search.duration is not None else 0.6
     with contextlib.suppress(PlanError), search.within(search.left(share)):
         treewidth(search)
 
