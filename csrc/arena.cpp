@@ -29,6 +29,23 @@ Block* Arena::allocate(Bytes bytes, Side side) {
   return hole ? take(hole, bytes, side) : nullptr;
 }
 
+Block* Arena::allocate_at(Bytes offset, Bytes bytes) {
+  bytes = round(bytes);
+  Block* hole = placement_ == Placement::two_ended ? free_.holding(offset) : nullptr;
+  if (!hole || hole->end() - offset < bytes) return nullptr;
+  Block* block = take(hole, hole->end() - offset, Side::high);
+  if (block->bytes > bytes) {
+    Block* rest = pool_.make();
+    rest->offset = offset + bytes;
+    rest->bytes = block->bytes - bytes;
+    rest->state = Block::State::used;  // until release joins it with what is free
+    block->bytes = bytes;
+    link_after(block, rest);
+    release(rest);
+  }
+  return block;
+}
+
 Block* Arena::take(Block* hole, Bytes bytes, Side side) {
   bytes = round(bytes);
   free_.erase(hole);

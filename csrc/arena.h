@@ -34,6 +34,8 @@ class Arena {
 
   // A raw block of at least that size, or null. `bytes` is rounded up here.
   Block* allocate(Bytes bytes, Side side);
+  // The same at this place; null if it is not free. Only where holes are kept in address order.
+  Block* allocate_at(Bytes offset, Bytes bytes);
   // The same, cut from this free block (which must be large enough).
   Block* take(Block* hole, Bytes bytes, Side side);
   // Gives a block back; returns the free block it has become part of.

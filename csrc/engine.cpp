@@ -33,7 +33,8 @@ Block* Engine::allocate(Bytes bytes) {
 
 // A raw block.
 Block* Engine::take(Bytes bytes, Side side) {
-  Block* block = arena_.allocate(bytes, side);
+  Block* block = follower_ ? follower_->place(bytes) : nullptr;
+  if (!block) block = arena_.allocate(bytes, side);
   if (!block) block = make_room(bytes, side);
   raw_ += block->bytes;
   note_use();

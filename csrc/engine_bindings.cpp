@@ -151,6 +151,14 @@ py::dict play_ideal(std::vector<std::int64_t> code, std::vector<std::int64_t> la
   return d;
 }
 
+using Places = std::vector<std::pair<Bytes, Bytes>>;
+
+std::vector<Planned::Room> room_of(const Places& places) {
+  std::vector<Planned::Room> room;
+  for (const auto& [bytes, offset] : places) room.push_back({bytes, offset});
+  return room;
+}
+
 }  // namespace
 
 void bind_engine(py::module_& module) {
@@ -170,12 +178,13 @@ void bind_engine(py::module_& module) {
   planned.def(py::init<>())
       .def("node",
            [](Planned& plan, std::string name, bool silent,
-              const std::vector<std::tuple<std::uint32_t, Bytes, std::int64_t>>& outputs) {
+              const std::vector<std::tuple<std::uint32_t, Bytes, std::int64_t>>& outputs, const Places& places) {
              std::vector<Planned::Output> made;
              for (const auto& [value, bytes, over] : outputs) made.push_back({value, bytes, over});
-             plan.node(std::move(name), silent, std::move(made));
+             plan.node(std::move(name), silent, std::move(made), room_of(places));
            })
-      .def("step", &Planned::step)
+      .def("step", [](Planned& plan, Planned::Kind kind, std::uint32_t number, std::uint32_t node,
+                      const Places& places) { plan.step(kind, number, node, room_of(places)); })
       .def_readwrite("in_latency", &Planned::in_latency)
       .def_readwrite("in_bandwidth", &Planned::in_bandwidth)
       .def_readwrite("out_latency", &Planned::out_latency)

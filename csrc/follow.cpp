@@ -1,18 +1,19 @@
 // Following a plan. Everything here runs under the engine's lock, which is open while a kernel runs again.
 #include "follow.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "engine.h"
 
 namespace coop {
 
-void Planned::node(std::string name, bool silent, std::vector<Output> outputs) {
+void Planned::node(std::string name, bool silent, std::vector<Output> outputs, std::vector<Room> room) {
   for (const Output& output : outputs) values = std::max(values, output.value + 1);
-  nodes.push_back({std::move(name), silent, false, std::move(outputs), {}, {}});
+  nodes.push_back({std::move(name), silent, false, std::move(outputs), std::move(room)});
 }
 
-void Planned::step(Kind kind, std::uint32_t number, std::uint32_t node) {
+void Planned::step(Kind kind, std::uint32_t number, std::uint32_t node, std::vector<Room> room) {
   if (kind == Kind::compute) nodes.at(number).again = true;
   if (kind == Kind::out) {  // what can leave can be made again as well, should the page be lost
     for (Node& maker : nodes) {
@@ -20,9 +21,9 @@ void Planned::step(Kind kind, std::uint32_t number, std::uint32_t node) {
     }
   }
   if (node < nodes.size()) {
-    nodes[node].before.push_back({kind, number});
+    nodes[node].before.push_back({kind, number, std::move(room)});
   } else {
-    nodes.back().after.push_back({kind, number});
+    nodes.back().after.push_back({kind, number, std::move(room)});
   }
 }
 
@@ -71,6 +72,7 @@ void Follower::before(std::string_view op, Lock& lock) {
       unwant(old);
     }
   }
+  room_ = node.room;
   running_ = true;
 }
 
@@ -81,16 +83,17 @@ void Follower::after(std::span<Storage* const> made, std::span<Storage* const> w
     return;
   }
   running_ = false;
+  room_.clear();
   const Planned::Node& node = plan_->nodes[at_];
   std::size_t next = 0;
+  // In memory of its own; or, where the plan does not know it, in that of what was overwritten.
+  const std::span<Storage* const> from = made.empty() ? written : made;
   for (std::size_t i = 0; i < node.outputs.size(); ++i) {
     const Planned::Output& output = node.outputs[i];
-    if (output.over >= 0 && made.empty()) {
+    if (targets_[i] && std::find(written.begin(), written.end(), targets_[i]) != written.end()) {
       bind(output.value, targets_[i]);
       continue;
     }
-    // In memory of its own; or, where the plan does not know it, in that of what was overwritten.
-    const std::span<Storage* const> from = made.empty() ? written : made;
     while (next < from.size() && !from[next]) ++next;
     const Bytes bytes = next < from.size() ? engine_.arena_.round(from[next]->bytes) : 0;
     if (bytes == output.bytes) {
@@ -117,7 +120,8 @@ void Follower::pass_silent(Lock& lock) {
 
 // What the plan asks for and cannot be done is left to the policy.
 void Follower::carry_out(const std::vector<Planned::Step>& steps, Lock& lock) {
-  for (const auto& [kind, number] : steps) {
+  for (const auto& [kind, number, room] : steps) {
+    room_ = room;
     try {
       switch (kind) {
         case Planned::Kind::compute: compute(number, lock); break;
@@ -133,6 +137,20 @@ void Follower::carry_out(const std::vector<Planned::Step>& steps, Lock& lock) {
     } catch (const Shortage&) {
     }
   }
+  room_.clear();
+}
+
+// Several may be of the same size: kernels ask in the order of what they make, as the plan has it.
+Block* Follower::place(Bytes bytes) {
+  bytes = engine_.arena_.round(bytes);
+  for (std::size_t i = 0; i < room_.size(); ++i) {
+    if (room_[i].bytes != bytes) continue;
+    const Bytes behind = room_[i].offset + bytes;
+    room_.erase(room_.begin() + static_cast<std::ptrdiff_t>(i));
+    return behind <= engine_.arena_.capacity() ? engine_.arena_.allocate_at(engine_.arena_.capacity() - behind, bytes)
+                                               : nullptr;
+  }
+  return nullptr;
 }
 
 void Follower::compute(std::uint32_t number, Lock& lock) {
@@ -207,6 +225,7 @@ void Follower::forgotten(Storage& storage) {
 
 void Follower::let_go() {
   running_ = false;
+  room_.clear();
   at_ = 0;
   for (std::uint32_t value = 0; value < storages_.size(); ++value) {
     unwant(value);

@@ -26,9 +26,14 @@ namespace coop {
 // The plan as the engine reads it. Values are numbered.
 struct Planned {
   enum class Kind : std::uint8_t { compute, free, out, in };
+  // Where something goes, from the high end of the arena down.
+  struct Room {
+    Bytes bytes, offset;
+  };
   struct Step {
     Kind kind;
-    std::uint32_t number;  // of a node that is computed again, else of a value
+    std::uint32_t number;         // of a node that is computed again, else of a value
+    std::vector<Room> room = {};  // for what it makes, and for its scratch
   };
   struct Output {
     std::uint32_t value;
@@ -40,16 +45,17 @@ struct Planned {
     bool silent;       // no op of the driver's: it is passed over
     bool again = false;
     std::vector<Output> outputs;
-    std::vector<Step> before, after;
+    std::vector<Room> room = {};
+    std::vector<Step> before = {}, after = {};
   };
   std::vector<Node> nodes;
   std::uint32_t values = 0;
   // Of paging, for a driver that only counts: seconds for each transfer, bytes per second.
   double in_latency = 0, in_bandwidth = 0, out_latency = 0, out_bandwidth = 0;
 
-  void node(std::string name, bool silent, std::vector<Output> outputs);
+  void node(std::string name, bool silent, std::vector<Output> outputs, std::vector<Room> room);
   // A step of the plan, in order: before the first run of a node, or after the last.
-  void step(Kind kind, std::uint32_t number, std::uint32_t node);
+  void step(Kind kind, std::uint32_t number, std::uint32_t node, std::vector<Room> room);
 };
 
 class Follower {
@@ -62,6 +68,8 @@ class Follower {
   void before(std::string_view op, Lock& lock);
   // The op has run, and made these; null where there are no bytes. It may have written to others.
   void after(std::span<Storage* const> made, std::span<Storage* const> written, Lock& lock);
+  // A raw block where the plan has room for so many bytes of what runs now; null if it has none, or that is taken.
+  Block* place(Bytes bytes);
   // The op that runs now will be run again.
   bool again() const { return running_ && plan_->nodes[at_].again; }
 
@@ -92,9 +100,10 @@ class Follower {
   const std::shared_ptr<const Planned> plan_;
   std::vector<Storage*> storages_;  // by value; null: not known, or gone
   std::vector<bool> wanted_;
-  std::vector<Storage*> targets_;  // of the running op: what it overwrites, by output
-  std::string unplanned_;          // the running op, if it is not the plan's next
-  std::size_t first_ = 0;          // node that is an op of the driver's
+  std::vector<Storage*> targets_;    // of the running op: what it overwrites, by output
+  std::vector<Planned::Room> room_;  // for what runs now
+  std::string unplanned_;            // the running op, if it is not the plan's next
+  std::size_t first_ = 0;            // node that is an op of the driver's
   std::size_t at_ = 0;
   bool running_ = false;
   std::uint64_t steps_ = 0, ops_ = 0, losses_ = 0;

@@ -51,6 +51,19 @@ class FreeTree {
       }
     }
   }
+  // The one that holds this address; only in address order.
+  Block* holding(Bytes offset) const {
+    for (Block* node = root_; node;) {
+      if (offset < node->offset) {
+        node = node->left;
+      } else if (offset < node->end()) {
+        return node;
+      } else {
+        node = node->right;
+      }
+    }
+    return nullptr;
+  }
   // The smallest that fits; only in size order.
   Block* smallest(Bytes bytes) const {
     Block* best = nullptr;

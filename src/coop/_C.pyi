@@ -103,8 +103,14 @@ class Planned:
     out_latency: float
     out_bandwidth: float
     def __init__(self) -> None: ...
-    def node(self, name: str, silent: bool, outputs: Sequence[tuple[int, int, int]]) -> None: ...
-    def step(self, kind: Kind, number: int, node: int) -> None: ...
+    def node(
+        self,
+        name: str,
+        silent: bool,
+        outputs: Sequence[tuple[int, int, int]],
+        room: Sequence[tuple[int, int]],
+    ) -> None: ...
+    def step(self, kind: Kind, number: int, node: int, room: Sequence[tuple[int, int]]) -> None: ...
 
 def play(
     options: Options, program: Program, steps: int, patience: float, watch: bool, plan: Planned | None = None

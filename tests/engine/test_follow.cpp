@@ -53,6 +53,13 @@ std::vector<Line> random_step(check::Random& random, std::size_t length) {
   return lines;
 }
 
+// Where some sizes should go: free or not, in the arena or not.
+std::vector<Planned::Room> random_room(check::Random& random) {
+  std::vector<Planned::Room> room;
+  while (random.chance(50)) room.push_back({64 * random.between(1, 8), 64 * random.below(160)});
+  return room;
+}
+
 // What each op makes, by the numbers that a plan gives to values; and steps at random.
 std::shared_ptr<Planned> random_plan(check::Random& random, const std::vector<Line>& lines) {
   auto plan = std::make_shared<Planned>();
@@ -71,14 +78,14 @@ std::shared_ptr<Planned> random_plan(check::Random& random, const std::vector<Li
       bytes_of[tensor] = bytes;
       value_of[tensor++] = values++;
     }
-    plan->node("", false, outputs);
+    plan->node("", false, outputs, random.chance(50) ? std::vector<Planned::Room>{} : random_room(random));
   }
   for (std::uint32_t node = 0; node <= lines.size(); ++node) {
     while (random.chance(60)) {
       const auto kind = static_cast<Planned::Kind>(random.below(4));
       const std::uint64_t limit =
           kind == Planned::Kind::compute ? std::min<std::size_t>(node + 1, lines.size()) : values;
-      plan->step(kind, static_cast<std::uint32_t>(random.below(limit)), node);
+      plan->step(kind, static_cast<std::uint32_t>(random.below(limit)), node, random_room(random));
     }
   }
   return plan;
@@ -149,9 +156,9 @@ TEST(another_op_loses_the_plan_and_the_first_op_finds_it_again) {
   FakeDriver driver(options);
   Tensor* source = driver.source(64);
   auto plan = std::make_shared<Planned>();
-  plan->node("", false, {{0, 128, -1}});
-  plan->node("", false, {{1, 256, -1}});
-  plan->step(Planned::Kind::free, 0, 2);
+  plan->node("", false, {{0, 128, -1}}, {});
+  plan->node("", false, {{1, 256, -1}}, {});
+  plan->step(Planned::Kind::free, 0, 2, {});
   driver.engine().follow(plan);
   const auto step = [&](Bytes second) {
     Tensor* first = driver.run({.inputs = {source}, .outputs = {128}})[0];

@@ -135,7 +135,6 @@ def test_cuts_of_any_step_are_legal(seed):
             legal(graph, sequence)
 
 
-@pytest.mark.xfail(strict=True, reason="bounds.py: HiGHS drops plans that fill the budget to the last byte")
 @pytest.mark.parametrize(("layers", "budget"), [(10, 436207616), (10, 327155712)])
 def test_plans_that_fill_the_budget_are_not_below_the_bound(layers, budget):
     graph = graph_of(transformer(layers))

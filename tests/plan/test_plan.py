@@ -80,7 +80,7 @@ def test_what_an_op_overwrites_is_gone_and_its_bytes_serve_again():
     graph = from_trace(trace)
     plan = keep_all(graph)
     assert plan.peak == 64
-    addresses = assign(plan, graph)
+    addresses = assign(plan)
     assert [(i.value, i.begin, i.end) for i in addresses.intervals] == [(1, 0, 2)]
 
 
@@ -169,7 +169,7 @@ def test_random_sequences_of_random_traces_are_legal_and_find_addresses(seed):
     assert plan.duration >= graph.cost and profile(graph, sequence).peak == plan.peak
     with pytest.raises(PlanError, match="rule 3"):
         check(plan, graph, budget=plan.peak - 1)
-    addresses = assign(plan, graph)
+    addresses = assign(plan)
     assert addresses.used <= addresses.needed
     for i, one in enumerate(addresses.intervals):
         for other in addresses.intervals[:i]:
@@ -201,7 +201,7 @@ def test_a_plan_survives_a_file(tmp_path):
         (lambda data: gzip.compress(b'{"format": "coop-trace"}\n'), "format 'coop-plan'"),
         (lambda data: _edited(data, '"version":1', '"version":9'), "version 9, and this coop reads version 1. Tip"),
         (lambda data: _edited(data, '["compute",2]\n', ""), "cut off"),
-        (lambda data: _edited(data, '["compute",2]', '["compute","2"]'), "line 4: not a step"),
+        (lambda data: _edited(data, '["compute",2]', '["compute","2"]'), "line 11: not a step"),
         (lambda data: _edited(data, '"peak":5', '"peak":"5"'), "header says '5' for peak"),
     ],
 )

@@ -116,9 +116,6 @@ def test_optimal_is_the_best_of_all_plans(planner):
     assert plan.bound <= 58 and (plan.status == "feasible" or plan.duration == 58)
 
 
-@pytest.mark.xfail(
-    strict=True, raises=pytest.PytestUnhandledThreadExceptionWarning, reason="auto.py: an infinite bound is raised"
-)
 def test_auto_says_in_words_that_there_is_no_plan():
     graph = graph_of(build(random.Random(0).randbytes(300)))
     assert asked(graph, floor(graph)[0], "auto", 0.3) is None
@@ -169,9 +166,6 @@ def test_a_limit_that_is_too_short_leaves_a_plan_with_a_note_or_a_reason(planner
         assert plan.planner in BASELINES and plan.about["note"].endswith(f"this is the plan of {plan.planner}")
 
 
-@pytest.mark.xfail(
-    strict=True, raises=OverflowError, reason="checkmate.py: a bound of -inf is below inf, and is raised"
-)
 def test_checkmate_that_is_cut_off_keeps_its_plan():
     graph = chain(20)
     assert asked(graph, 12, "checkmate", 1e-6).planner == "checkmate"
@@ -241,9 +235,6 @@ def test_ctrl_c_keeps_the_best_plan(report, interruptible):
 WASTEFUL = [0, 1, 2, 3, 4, 0, 5, 6]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="planners.py: Thread.join that Ctrl-C interrupts counts the thread as ended (Python 3.11)"
-)
 def test_after_ctrl_c_the_planner_is_waited_for(interruptible, monkeypatch):
     """What it offers on its way out counts, and it is gone when `solve` returns."""
     ended = threading.Event()
@@ -353,7 +344,6 @@ def test_reports_only_get_better(planner):
     assert all(progress.increase is None or progress.bound <= progress.increase + 1e-9 for progress in told)
 
 
-@pytest.mark.xfail(strict=True, reason="planners.py: the planner goes on when `report` raises")
 def test_an_error_in_a_report_ends_the_search():
     def report(progress):
         raise ZeroDivisionError

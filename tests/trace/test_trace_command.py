@@ -84,7 +84,7 @@ def test_a_full_size_network_is_traced_by_its_shapes(tmp_path, monkeypatch, caps
     [
         (["vgg"], "no network and no script 'vgg'; the networks are resnet50"),
         (["missing.py"], "cannot read the script 'missing.py': No such file"),
-        (["unet", "--device", "h100"], "no device 'h100'; the known ones are a100, cpu, v100"),
+        (["unet", "--device", "h100"], "no device 'h100'; the known ones are a100, cortex-m4f, cpu"),
         (["unet", "--batch", "0"], "0 is not in the range x>=1"),
         (["unet", "--step", "2"], "--step, --go-on and arguments are for scripts"),
         (["train.py", "--batch", "2"], "--batch and --device are for networks"),

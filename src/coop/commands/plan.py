@@ -98,7 +98,7 @@ def plan(
 
 
 def figures(plan: Plan, graph: Graph) -> dict[str, Any]:
-    placed = assign(plan, graph)
+    placed = assign(plan)
     return plan.to_json() | {
         "nodes": len(graph.nodes),
         "unlimited_peak": peak_of(graph),

@@ -1,20 +1,22 @@
-"""Addresses for a plan: every value, for as long as it is in memory, at an offset of its own.
+"""Addresses for a plan: every value, for as long as it is in memory, and all scratch, at an offset of its own.
 
 Intervals are placed one after the other, each at the lowest offset where nothing placed before lives at the same time. In
 which order decides how much is lost: several are tried, and the tightest is kept. What an op overwrites keeps its place.
 """
 
-from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from coop.plan.graph import NONE, Graph
-from coop.plan.plan import Plan
+import numpy as np
+
+from coop.plan.graph import NONE
+from coop.plan.plan import Plan, PlanError
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
     value: int
+    """NONE: scratch."""
     bytes: int
     begin: int
     """The first step for which it is in memory."""
@@ -37,8 +39,19 @@ class Addresses:
         return 1 - self.used / self.needed if self.needed else 0.0
 
 
-def assign(plan: Plan, graph: Graph) -> Addresses:
-    lives = _intervals(plan, graph)
+_ORDERS: tuple[Callable[[Interval], tuple[int, int]], ...] = (
+    lambda i: (-i.bytes, i.begin),
+    lambda i: (-(i.end - i.begin), -i.bytes),
+    lambda i: (-i.bytes * (i.end - i.begin), i.begin),
+    lambda i: (i.begin, -i.bytes),
+)
+
+
+def assign(plan: Plan, above: int = 0) -> Addresses:
+    """For everything that is larger than `above` bytes. Raises PlanError if the plan does not say what its nodes are."""
+    if not plan.program:
+        raise PlanError("the plan does not say for which ops it is: it has no addresses")
+    lives = [interval for interval in _intervals(plan) if interval.bytes > above]
     used = _most(lives)
     best: list[Interval] | None = None
     for key in _ORDERS:
@@ -51,30 +64,25 @@ def assign(plan: Plan, graph: Graph) -> Addresses:
     return Addresses(tuple(sorted(best, key=lambda i: (i.begin, i.offset))), _height(best), used)
 
 
-_ORDERS: tuple[Callable[[Interval], tuple[int, int]], ...] = (
-    lambda i: (-i.bytes, i.begin),
-    lambda i: (-(i.end - i.begin), -i.bytes),
-    lambda i: (-i.bytes * (i.end - i.begin), i.begin),
-    lambda i: (i.begin, -i.bytes),
-)
-
-
-def _intervals(plan: Plan, graph: Graph) -> list[Interval]:
-    """An output that takes over the bytes of an input continues its interval."""
+def _intervals(plan: Plan) -> list[Interval]:
+    """An output that takes over the bytes of an input continues its interval. Scratch lives while its node runs."""
+    sizes = {value: size for line in plan.program for value, size, _ in line.outputs}
     begin: dict[int, int] = {}
     found: list[Interval] = []
 
     def leave(value: int, at: int) -> None:
-        found.append(Interval(value, graph.values[value].bytes, begin.pop(value), at))
+        found.append(Interval(value, sizes[value], begin.pop(value), at))
 
     for at, (kind, what) in enumerate(plan.steps):
         match kind:
             case "compute":
-                node = graph.nodes[what]
-                for value, old in zip(node.outputs, node.over or (NONE,) * len(node.outputs), strict=True):
+                line = plan.program[what]
+                for value, _, old in line.outputs:
                     since = begin.pop(old) if old != NONE else at
                     if value not in begin:
                         begin[value] = since
+                if line.scratch:
+                    found.append(Interval(NONE, line.scratch, at, at + 1))
             case "in":
                 begin[what] = at
             case "free":
@@ -85,17 +93,19 @@ def _intervals(plan: Plan, graph: Graph) -> list[Interval]:
 
 
 def _place(order: list[Interval]) -> list[Interval]:
-    placed: list[Interval] = []
-    for interval in order:
-        others: list[tuple[int, int]] = []
-        for other in placed:
-            if other.begin < interval.end and interval.begin < other.end:
-                insort(others, (other.offset, other.offset + other.bytes))
+    """Each at the lowest offset that is free for as long as it lives."""
+    begins, ends, lows, highs = np.zeros((4, len(order)), dtype=np.int64)
+    placed = []
+    for i, interval in enumerate(order):
+        others = (begins[:i] < interval.end) & (ends[:i] > interval.begin)
         offset = 0
-        for low, high in others:
-            if low - offset >= interval.bytes:
-                break
-            offset = max(offset, high)
+        if others.any():
+            low, high = lows[:i][others], highs[:i][others]
+            by_offset = np.argsort(low, kind="stable")
+            reached = np.concatenate(([0], np.maximum.accumulate(high[by_offset])))
+            gaps = np.append(low[by_offset], np.iinfo(np.int64).max) - reached
+            offset = int(reached[int(np.argmax(gaps >= interval.bytes))])
+        begins[i], ends[i], lows[i], highs[i] = interval.begin, interval.end, offset, offset + interval.bytes
         placed.append(Interval(interval.value, interval.bytes, interval.begin, interval.end, offset))
     return placed
 

@@ -13,6 +13,7 @@ It ends when the bound is reached, or nearly, or the time is over.
 """
 
 import contextlib
+import math
 import threading
 from collections.abc import Callable, Sequence
 
@@ -26,6 +27,7 @@ from coop.plan.search import Search
 from coop.plan.solvers import missing
 from coop.plan.staged import everywhere, near, solve
 from coop.plan.treewidth import treewidth
+from coop.sizes import format_bytes
 
 _CLOSE = 1e-4  # a gap that is not worth anybody's time
 _SMALL = 130  # nodes, for which all places are asked at once
@@ -47,6 +49,11 @@ def auto(search: Search) -> None:
     if without is None:
         with _Beside(lambda: _raise_bound(search)):
             _with_solvers(search)
+        if search.about.pop("impossible", False) and search.duration is None:
+            raise PlanError(
+                f"no plan fits into {format_bytes(search.budget)}: at the moment at which memory is shortest, what has to be there "
+                "does not"
+            )
     else:
         search.about["note"] = f"without a bound, and with half of the methods: {without}"
         _replay(search)
@@ -91,6 +98,10 @@ def _raise_bound(search: Search) -> None:
     count = 1
     found = bound(search, moments(search.graph, 1), seconds=search.left(0.3), whole=True)
     while found is not None and search.left():
+        if found == math.inf:
+            search.about["impossible"] = True
+            search.stop()
+            return
         search.raise_bound(found)
         if _done(search) or count >= min(len(search.graph.nodes), 64):
             return

@@ -24,11 +24,13 @@ _Levels = NDArray[np.float64]
 
 
 def bound(search: Search, moments: Sequence[int], *, seconds: float, whole: bool = False) -> float | None:
-    """Nanoseconds that no plan goes below, the graph's own cost included. None: the solver did not get there in time.
+    """Nanoseconds that no plan goes below, the graph's own cost included. None: the solver did not get there in time. Infinity:
+    there is no plan.
 
     `whole`: nothing is done by halves. Dearer, and worth it for one moment.
     """
-    cuts = Cuts(search.graph, search.budget, sorted(moments), whole=whole)
+    # A solver may take a plan that fills the budget to the last byte for one that exceeds it.
+    cuts = Cuts(search.graph, search.budget, sorted(moments), whole=whole, slack=_SLACK)
     found = cuts.linear.least(search, seconds)
     return None if found is None else search.graph.cost * (1 - _SLACK) + found
 
@@ -68,8 +70,10 @@ def _crossing(graph: Graph) -> Callable[[int], _Levels]:
 class Cuts:
     """The model. cut.py makes plans of it, with one moment."""
 
-    def __init__(self, graph: Graph, budget: int, moments: list[int], *, whole: bool = False) -> None:
-        self.graph, self.budget, self.moments, self.whole = graph, budget, moments, whole
+    def __init__(
+        self, graph: Graph, budget: int, moments: list[int], *, whole: bool = False, slack: float = 0.0
+    ) -> None:
+        self.graph, self.budget, self.moments, self.whole, self.slack = graph, budget, moments, whole, slack
         self.ends = [*moments[1:], len(graph.nodes)]
         self.linear = Linear()
         self.overwriter = {old: number for number, node in enumerate(graph.nodes) for old in node.overwritten()}
@@ -107,7 +111,7 @@ class Cuts:
         fixed -= sum(graph.values[v].bytes for v in node.overwritten())
         unit = max(self.budget, 1)
         terms = [(variable, graph.values[v].bytes / unit) for v, variable in self.kept[stretch].items()]
-        self.linear.row(terms, high=(self.budget - fixed) / unit)
+        self.linear.row(terms, high=(self.budget - fixed) / unit + self.slack)
 
     def _there(self, stretch: int, value: int, again: dict[int, int] | None = None) -> list[int] | None:
         """Variables of which one has to be 1 for a value to be read in a stretch. None: it may be there anyway."""

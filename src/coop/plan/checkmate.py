@@ -21,6 +21,7 @@ several budgets, each simulated again: published roundings were over the budget 
 relaxation alone. All are for small graphs: the program grows with n (n + m).
 """
 
+import math
 from collections.abc import Iterable
 
 from coop.plan.greedy import greedy
@@ -50,7 +51,7 @@ def checkmate(search: Search) -> None:
     model.make_whole()
     result = model.linear.run(search, search.left())
     least = float(result.termination.objective_bounds.dual_bound) * model.linear.scale
-    if least < float("inf"):
+    if math.isfinite(least):
         search.raise_bound(search.graph.cost * (1 - _SLACK) + least)
     values = model.linear.values(result)
     if values is not None:

@@ -12,6 +12,7 @@ much that is at most, a bound of the fine graph tells: coarse plans are offered 
 is theirs.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -61,7 +62,7 @@ def in_the_coarse(planner: Callable[..., None], search: Search, **options: Any) 
         return
     search.about["coarse"] = f"planned with {len(coarse.graph.nodes)} nodes for {len(search.graph.nodes)}"
     found = bound(search, moments(search.graph, 1), seconds=search.left(0.2))
-    if found is not None:
+    if found is not None and math.isfinite(found):
         search.raise_bound(found)
     try:
         planner(inner, **options)

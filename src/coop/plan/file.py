@@ -1,9 +1,9 @@
 """Plan files: gzip'ed JSON lines. The first line is the header; then one line for each node of the step, with its op and the
-values that it makes (number, bytes, and the value whose bytes it takes over or -1); then one for each step of the plan; the last
+values that it makes (number, bytes, and the value whose bytes it takes over or -1) and its scratch; then one for each step of the plan; the last
 says how many of both there are.
 
 {"format": "coop-plan", "version": 1, "graph": "...", "budget": ..., "planner": ..., ...}
-["aten::relu", [[18, 4096, -1]]]
+["aten::relu", [[18, 4096, -1]], 0]
 ...
 ["compute", 17]
 ["free", 12]
@@ -72,8 +72,8 @@ def read(path: str | Path) -> Plan:
     program = []
     for number, line in enumerate(lines[1 : 1 + nodes], start=2):
         match line:
-            case [str(name), list(outputs)] if all(_is_output(output) for output in outputs):
-                program.append(Line(name, tuple(tuple(output) for output in outputs)))
+            case [str(name), list(outputs), int(scratch)] if all(_is_output(output) for output in outputs):
+                program.append(Line(name, tuple(tuple(output) for output in outputs), scratch))
             case _:
                 raise PlanError(f"{path}, line {number}: not a node: {str(line)[:100]}")
     steps = []

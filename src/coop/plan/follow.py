@@ -1,6 +1,10 @@
 """A plan for the engine: csrc/follow.h carries it out around the ops of a running program, or of a trace that is played."""
 
+from collections.abc import Iterator
+
 from coop import _C
+from coop.plan.addresses import assign
+from coop.plan.graph import NONE
 from coop.plan.plan import Plan, PlanError
 from coop.sizes import format_bytes
 
@@ -24,8 +28,13 @@ def planned(plan: Plan, *, live: bool) -> _C.Planned:
     if not plan.program:
         raise PlanError("the plan does not say for which ops it is: it cannot be followed")
     made = _C.Planned()
-    for name, outputs in plan.program:
-        made.node(name if live else "", live and name.endswith(_SILENT), outputs)
+    _refuse_unless_sound(plan)
+    room: dict[int, list[tuple[int, int]]] = {}
+    for interval in assign(plan, above=_C.Options().tiny).intervals:  # what is tiny stays anyway, at the low end
+        room.setdefault(interval.begin, []).append((interval.bytes, interval.offset))
+    first = {number: room.get(at, []) for at, number in _first_runs(plan)}
+    for number, (name, outputs, _) in enumerate(plan.program):
+        made.node(name if live else "", live and name.endswith(_SILENT), outputs, first.get(number, []))
     kinds = {"compute": _C.Planned.Kind.compute, "free": _C.Planned.Kind.free} | {
         "out": _C.Planned.Kind.out, "in": getattr(_C.Planned.Kind, "in"),
     }  # fmt: skip
@@ -33,9 +42,45 @@ def planned(plan: Plan, *, live: bool) -> _C.Planned:
         if name.endswith(("latency", "bandwidth")):
             setattr(made, name, float(rate))
     reached = 0
-    for kind, number in plan.steps:
+    for at, (kind, number) in enumerate(plan.steps):
         if kind == "compute" and number == reached:
             reached += 1
         else:
-            made.step(kinds[kind], number, reached)
+            made.step(kinds[kind], number, reached, room.get(at, []))
     return made
+
+
+def _refuse_unless_sound(plan: Plan) -> None:
+    """As far as the engine could be harmed by it. Whether it is legal, `check` says."""
+    values = {value for line in plan.program for value, _, _ in line.outputs}
+    overs = {over for line in plan.program for _, _, over in line.outputs}
+    if values != set(range(len(values))) or not overs <= values | {NONE}:
+        raise PlanError("the plan is damaged: its values are not numbered one after the other")
+    reached = 0
+    present: set[int] = set()
+    for at, (kind, number) in enumerate(plan.steps):
+        if kind == "compute":
+            good = 0 <= number <= reached and number < len(plan.program)
+            if good:
+                reached += number == reached
+                for value, _, over in plan.program[number].outputs:
+                    good = good and (over == NONE or over in present)
+                    present.discard(over)
+                    present.add(value)
+        else:
+            good = number in values and (kind == "in") == (number not in present)
+            if kind == "free":
+                present.discard(number)
+            elif kind == "in":
+                present.add(number)
+        if not good:
+            raise PlanError(f"the plan is damaged: step {at} ({kind} {number}) cannot be carried out")
+
+
+def _first_runs(plan: Plan) -> Iterator[tuple[int, int]]:
+    """The steps at which nodes run for the first time, and the nodes."""
+    reached = 0
+    for at, (kind, number) in enumerate(plan.steps):
+        if kind == "compute" and number == reached:
+            yield at, number
+            reached += 1

@@ -177,6 +177,9 @@ class _Builder:
         self.references[storage] += count
         if storage in self.readers and bool(before) != bool(before + count):
             self.base[-1] += self.rounded(self.sizes[storage]) * (1 if count > 0 else -1)
+            if count < 0:  # nobody keeps it for what was made from it
+                for reader in self.readers[storage]:
+                    self.last.setdefault(reader, len(self.nodes) - 1)
 
     def add(self, op: Op, number: int) -> None:
         for output in op.outputs:

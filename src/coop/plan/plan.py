@@ -35,6 +35,7 @@ class Line(NamedTuple):
     """Of the op."""
     outputs: tuple[tuple[int, int, int], ...]
     """Values: number, bytes, and the value whose bytes it takes over, or NONE."""
+    scratch: int = 0
 
 
 def program_of(graph: Graph) -> tuple[Line, ...]:
@@ -45,6 +46,7 @@ def program_of(graph: Graph) -> tuple[Line, ...]:
                 (value, graph.values[value].bytes, over)
                 for value, over in zip(node.outputs, node.over or (NONE,) * len(node.outputs), strict=True)
             ),
+            node.scratch,
         )
         for node in graph.nodes
     )
@@ -64,7 +66,8 @@ class Plan:
     bound: int = 0
     """No legal plan in this budget takes less, nanoseconds. At least the duration of the graph itself."""
     status: str = "feasible"
-    """optimal: the bound is reached. feasible: perhaps there is a better one."""
+    """optimal: the bound is reached, or an exact model has shown that no plan of Checkmate's form is faster: one that runs a node
+    at most once between two first runs. feasible: perhaps there is a better one."""
     seconds: float = 0.0
     about: dict[str, Any] = field(default_factory=dict)
     program: tuple["Line", ...] = ()

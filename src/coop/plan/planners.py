@@ -37,6 +37,9 @@ BASELINES = ("keep-all", "chen-sqrt", "chen-greedy", "treeverse")
 """They take no time to speak of."""
 
 
+_PATIENCE = 60.0  # seconds: not every solver stops at once
+
+
 def solve(
     graph: Graph | Trace,
     budget: int | float | str,
@@ -123,23 +126,25 @@ def _run(
 ) -> Exception | None:
     """What the planner failed with, if it did."""
     failures: list[Exception] = []
+    done = threading.Event()  # a thread whose join was interrupted may say that it has ended when it has not
 
     def work() -> None:
         try:
             function(search, **options)
         except Exception as failure:
             failures.append(failure)
+        finally:
+            done.set()
 
-    thread = threading.Thread(target=work, name="coop-planner", daemon=True)
-    thread.start()
-    while thread.is_alive():
-        try:
-            thread.join(0.2 if report else 1.0)
+    threading.Thread(target=work, name="coop-planner", daemon=True).start()
+    try:
+        while not done.wait(0.2 if report else 1.0):
             if report:
                 report(search.progress())
-        except KeyboardInterrupt:
-            search.about["interrupted"] = True
-            search.stop()
-            thread.join(10.0)  # a second Ctrl-C ends the wait
-            break
+    except BaseException as reason:
+        search.stop()
+        done.wait(_PATIENCE)  # a second Ctrl-C ends the wait
+        if not isinstance(reason, KeyboardInterrupt):
+            raise
+        search.about["interrupted"] = True
     return failures[0] if failures else None

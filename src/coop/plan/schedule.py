@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from coop.plan.check import check
 from coop.plan.graph import Graph
-from coop.plan.plan import Plan, PlanError, Step
+from coop.plan.plan import Plan, PlanError, Step, program_of
 
 Place = tuple[int, int]
 """A node, and the node before whose first run it is run again; the number of nodes: at the end."""
@@ -120,5 +120,15 @@ def plan_of(graph: Graph, sequence: Sequence[int], budget: int, planner: str, **
     bound = max(int(more.pop("bound", 0)), graph.cost)
     status = "optimal" if found.duration <= bound else "feasible"
     return Plan(
-        draft.steps, draft.graph, budget, planner, found.duration, graph.cost, found.peak, bound, status, **more
+        draft.steps,
+        draft.graph,
+        budget,
+        planner,
+        found.duration,
+        graph.cost,
+        found.peak,
+        bound,
+        status,
+        **more,
+        program=program_of(graph),
     )
