@@ -5,8 +5,8 @@
                60 s, at 0.8 at most 5 % in 200 s; 1,000 nodes in 600 s at 0.9 at most 2 %, at 0.8 at most 6 %
     chain      101 nodes of cost and size 1 at 50 %: a certified gap of at most 1 % in 10 s; Checkmate's chain of 8
                layers in 4 units of memory: 26 by its program, 22 by the relaxation
-    resnet50   ResNet-50 at 80 % in 30 s: a certified gap of at most 0.4 %
-    bert       BERT Large at 50 % in 300 s, beside what coop does without a plan
+    resnet50   ResNet-50 at 80 % in 30 s: at most 0.4 % more
+    bert       BERT Large at 50 % in 300 s: less than coop costs without a plan, with a certified gap
     networks   the eight networks of the paper at 0.7, 0.5 and 0.4: planners, policies, the bound
     poet       joules on small devices, at shares of the way from the floor to the peak: rematerialisation and paging,
                or one of them
@@ -177,11 +177,11 @@ def _published(limit: float, what: str) -> Row:
 def resnet50(given: argparse.Namespace) -> Iterator[Job]:
     for ratio in (0.8, 0.9):
         yield Job(
-            f"ResNet-50 at {100 * ratio:.0f} %: certified gap",
+            f"ResNet-50 at {100 * ratio:.0f} %: increase (bound)",
             functools.partial(_call, _network, 30 * given.scale, given.folder, "resnet50", ratio),
             "at most 0.4 % in 30 s" if ratio == 0.8 else "",
-            lambda row: row["gap"] <= 0.004 and _in_time(row, 30),
-            _gap,
+            lambda row: row["duration_increase"] <= 0.004 and _in_time(row, 30),
+            _increase,
         )
 
 
@@ -189,6 +189,8 @@ def bert(given: argparse.Namespace) -> Iterator[Job]:
     yield Job(
         "BERT Large at 50 % in 300 s: increase (bound, certified gap); coop without a plan",
         functools.partial(_call, _network, 300 * given.scale, given.folder, "bert-large", 0.5),
+        "less than coop",
+        lambda row: row["duration_increase"] < row["coop"],
         reached=lambda row: (
             f"{share2(row['duration_increase'])} ({share2(row['bound'])}, {share2(row['gap'])}); {share2(row['coop'])}"
         ),
