@@ -33,7 +33,7 @@ _CLOSE = 1e-4  # a gap that is not worth anybody's time
 _SMALL = 130  # nodes, for which all places are asked at once
 _MEDIUM = 700  # nodes, for which the staged model is of use
 _HOT = (0.03, 0.01)  # to begin annealing with: what it starts from is good
-_SOON = 2.0  # seconds in which annealing has found what there is to find in a small graph
+_SOON = 1.0  # seconds in which annealing has found what there is to find in a small graph
 
 
 def auto(search: Search) -> None:
@@ -79,7 +79,7 @@ def _with_solvers(search: Search) -> None:
         _replay(search)
     if not _done(search):
         _anneal(search, starts)
-    if nodes <= _MEDIUM and not _done(search):
+    if nodes <= _MEDIUM and not small and not _done(search):
         _improve(search)
     if small and not _done(search) and _solve_exactly(search):
         return
@@ -103,7 +103,8 @@ def _raise_bound(search: Search) -> None:
             search.stop()
             return
         search.raise_bound(found)
-        if _done(search) or count >= min(len(search.graph.nodes), 64):
+        # A small graph is soon solved exactly, and the processors are needed for that.
+        if _done(search) or count >= (16 if len(search.graph.nodes) <= _SMALL else 64):
             return
         count *= 4
         found = bound(search, moments(search.graph, count), seconds=search.left(0.3))
