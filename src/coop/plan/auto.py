@@ -33,6 +33,7 @@ _CLOSE = 1e-4  # a gap that is not worth anybody's time
 _SMALL = 130  # nodes, for which all places are asked at once
 _MEDIUM = 700  # nodes, for which the staged model is of use
 _HOT = (0.03, 0.01)  # to begin annealing with: what it starts from is good
+_HOT_IF_SMALL = (0.3, 0.1)
 _SOON = 1.0  # seconds in which annealing has found what there is to find in a small graph
 
 
@@ -79,8 +80,8 @@ def _with_solvers(search: Search) -> None:
         _replay(search)
     if not _done(search):
         _anneal(search, starts)
-    if nodes <= _MEDIUM and not small and not _done(search):
-        _improve(search)
+    if nodes <= _MEDIUM and not _done(search):
+        _improve(search, 0.2 if small else 0.5)
     if small and not _done(search) and _solve_exactly(search):
         return
     while not _done(search):
@@ -113,7 +114,8 @@ def _raise_bound(search: Search) -> None:
 def _from_cut(search: Search) -> list[list[int]]:
     """What to start from: the cheapest sequence, whether it fits or not."""
     first: list[list[int]] = []
-    for sequence in cut(search, seconds=search.left(0.4)):
+    share = 0.1 if len(search.graph.nodes) <= _SMALL else 0.4
+    for sequence in cut(search, seconds=search.left(share)):
         first = first or [sequence]
         search.offer_if_legal(sequence)
     return first
@@ -127,9 +129,9 @@ def _solve_exactly(search: Search) -> bool:
     return True
 
 
-def _improve(search: Search) -> None:
+def _improve(search: Search, share: float) -> None:
     search.stage = "staged"
-    if _staged(search, near, search.left(0.5)):
+    if _staged(search, near, search.left(share)):
         search.about["best_near"] = (
             search.duration
         )  # no plan that runs nodes again only where their readers run is better
@@ -159,11 +161,12 @@ def _anneal(search: Search, starts: Sequence[list[int]]) -> None:
     if len(several) == 1:
         several *= search.workers
     seconds = search.left(0.3)
+    hot = _HOT
     if len(search.graph.nodes) <= _SMALL:
-        seconds = min(seconds, _SOON)
+        seconds, hot = min(seconds, _SOON), _HOT_IF_SMALL
     threads = [
         threading.Thread(
-            target=anneal, args=(search, start), kwargs={"seconds": seconds, "seed": seed, "hot": _HOT[seed % 2]}
+            target=anneal, args=(search, start), kwargs={"seconds": seconds, "seed": seed, "hot": hot[seed % 2]}
         )
         for seed, start in enumerate(several[: search.workers])
     ]
