@@ -26,7 +26,7 @@ COLUMNS = {
     "dte": "DTE",
     "coop": "coop",
     "duration_increase": "auto",
-    "followed": "auto, followed",
+    "followed": "auto, followed in 0.5 % more",
     "bound": "bound",
 }
 TABLES = ("networks", "poet")

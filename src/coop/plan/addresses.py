@@ -1,10 +1,11 @@
 """Addresses for a plan: every value, for as long as it is in memory, and all scratch, at an offset of its own.
 
 Intervals are placed one after the other, each at the lowest offset where nothing placed before lives at the same time. In
-which order decides how much is lost: several are tried, and the tightest is kept. What an op overwrites keeps its place.
+which order decides how much is lost: several are tried, and then what lies too high is placed earlier, time and again. What an op overwrites keeps its place.
 """
 
-from collections.abc import Callable
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,12 +40,7 @@ class Addresses:
         return 1 - self.used / self.needed if self.needed else 0.0
 
 
-_ORDERS: tuple[Callable[[Interval], tuple[int, int]], ...] = (
-    lambda i: (-i.bytes, i.begin),
-    lambda i: (-(i.end - i.begin), -i.bytes),
-    lambda i: (-i.bytes * (i.end - i.begin), i.begin),
-    lambda i: (i.begin, -i.bytes),
-)
+_ROUNDS, _PATIENCE = 100, 3.0  # seconds
 
 
 def assign(plan: Plan, above: int = 0) -> Addresses:
@@ -52,16 +48,41 @@ def assign(plan: Plan, above: int = 0) -> Addresses:
     if not plan.program:
         raise PlanError("the plan does not say for which ops it is: it has no addresses")
     lives = [interval for interval in _intervals(plan) if interval.bytes > above]
-    used = _most(lives)
-    best: list[Interval] | None = None
-    for key in _ORDERS:
-        placed = _place(sorted(lives, key=key))
-        if best is None or _height(placed) < _height(best):
+    used, at = _most(lives)
+    best: list[Interval] = []
+    for order in _orders(lives, at):
+        placed = _place(order)
+        if not best or _height(placed) < _height(best):
             best = placed
         if _height(best) == used:
             break
-    assert best is not None
+    if _height(best) > used:
+        best = _squeeze(best, used)
     return Addresses(tuple(sorted(best, key=lambda i: (i.begin, i.offset))), _height(best), used)
+
+
+def _orders(lives: list[Interval], at: int) -> Iterator[list[Interval]]:
+    """The larger first; and those that live when the most does before all others."""
+    yield sorted(lives, key=lambda i: (-i.bytes, i.begin))
+    yield sorted(lives, key=lambda i: (not i.begin <= at < i.end, -i.bytes, i.begin))
+    yield sorted(lives, key=lambda i: (-i.bytes * (i.end - i.begin), i.begin))
+
+
+def _squeeze(best: list[Interval], used: int) -> list[Interval]:
+    """What lies higher than it would have to is placed earlier the next time, again and again."""
+    end = time.monotonic() + _PATIENCE
+    order = list(best)
+    for _ in range(_ROUNDS):
+        rank = {id(i): float(n) for n, i in enumerate(order)}
+        for interval in order:
+            if interval.offset + interval.bytes > used:
+                rank[id(interval)] *= 0.7
+        order = _place(sorted(order, key=lambda i: rank[id(i)]))
+        if _height(order) < _height(best):
+            best = order
+        if _height(best) == used or time.monotonic() > end:
+            break
+    return best
 
 
 def _intervals(plan: Plan) -> list[Interval]:
@@ -114,10 +135,12 @@ def _height(placed: list[Interval]) -> int:
     return max((i.offset + i.bytes for i in placed), default=0)
 
 
-def _most(lives: list[Interval]) -> int:
+def _most(lives: list[Interval]) -> tuple[int, int]:
+    """The most bytes that live at once, and when."""
     events = sorted([(i.begin, i.bytes) for i in lives] + [(i.end, -i.bytes) for i in lives])
-    now = most = 0
-    for _, size in events:
+    now = most = when = 0
+    for at, size in events:
         now += size
-        most = max(most, now)
-    return most
+        if now > most:
+            most, when = now, at
+    return most, when
