@@ -141,6 +141,8 @@ def _run(
         while not done.wait(0.2 if report else 1.0):
             if report:
                 report(search.progress())
+        if report:
+            report(search.progress())
     except BaseException as reason:
         search.stop()
         done.wait(_PATIENCE)  # a second Ctrl-C ends the wait
