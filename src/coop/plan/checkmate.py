@@ -35,10 +35,12 @@ _THRESHOLDS = tuple(i / 10 for i in range(1, 10))
 _MARGINS = (0.9, 0.95, 0.85, 1.0, 0.8)
 """Shares of the budget at which the relaxation is rounded. The paper has the first."""
 _SLACK = 1e-6
+_FORM = "for plans of Checkmate's form"
 
 
 def checkmate(search: Search) -> None:
     """The exact program, after its relaxation and the roundings of that."""
+    search.about["bound"] = _FORM
     model = _Model(search)
     _start(search)
     search.stage = "relaxation"
@@ -66,6 +68,7 @@ def checkmate(search: Search) -> None:
 def rounded(search: Search) -> None:
     """The relaxation, rounded."""
     search.stage = "relaxation"
+    search.about["bound"] = _FORM
     model = _Model(search)
     relaxed(search, seconds=search.left(0.5), model=model)
     search.stage = "rounding"
