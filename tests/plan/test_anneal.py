@@ -3,8 +3,8 @@
 import random
 
 import pytest
-from graphs import chain, layered
-from test_staged import cheapest, small
+from graphs import chain, layered, small
+from oracle import cheapest
 
 from coop.plan.anneal import anneal
 from coop.plan.graph import from_trace

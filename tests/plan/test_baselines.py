@@ -3,16 +3,16 @@
 import random
 
 import pytest
-from graphs import chain, layered
-from test_staged import cheapest, small
+from graphs import chain, in_place, layered, small
+from oracle import cheapest
 
 from coop.plan.chen import Forward, greedy, sqrt
 from coop.plan.graph import from_trace, make
 from coop.plan.plan import PlanError, floor
-from coop.plan.planners import peak_of
-from coop.plan.schedule import plan_of
+from coop.plan.schedule import peak_of, plan_of
 from coop.plan.search import Search
 from coop.plan.treeverse import treeverse
+from coop.plan.treewidth import treewidth
 from coop.trace import Op, Output, Release, Trace
 from random_traces import build
 from step_traces import convolutions, transformer
@@ -26,20 +26,6 @@ def planned(planner, graph, budget):
     search = Search(graph, budget)
     planner(search)
     return search.plan(planner.__name__)
-
-
-def in_place():
-    """Each layer: a product, overwritten by an activation that backward reads."""
-    instructions, held, tensor = [], [], 0
-    for layer in range(16):
-        instructions.append(Op("mm", (tensor - 1,) if layer else (), (Output(tensor, 1 << 20),), 50))
-        instructions.append(Op("relu_", (tensor,), (Output(tensor + 1, 0, 0),), 1, writes=(0,)))
-        instructions.append(Release(tensor))
-        held.append(tensor + 1)
-        tensor += 2
-    for value in reversed(held):
-        instructions += [Op("backward", (value,), (), 50), Release(value)]
-    return from_trace(Trace(instructions))
 
 
 @pytest.mark.parametrize("layers", [9, 16, 25, 64, 100, 400])
@@ -89,14 +75,14 @@ def test_steps_fit(planner, trace):
 
 @PLANNERS
 def test_chains_of_in_place_nodes_are_made_again_as_a_whole(planner):
-    graph = in_place()
+    graph = in_place(16)
     plan = planned(planner, graph, int(0.7 * peak_of(graph)))
     names = [graph.nodes[node].name for node in plan.sequence()]
     assert names.count("mm") == names.count("relu_") > 16
 
 
 def test_no_cut_goes_between_a_value_and_who_overwrites_it():
-    assert [cut is None for cut in Forward(in_place()).crossing[1:6]] == [True, False, True, False, True]
+    assert [cut is None for cut in Forward(in_place(16)).crossing[1:6]] == [True, False, True, False, True]
 
 
 def test_what_cannot_be_run_again_is_kept():
@@ -154,7 +140,7 @@ def test_none_is_better_than_the_best(planner, seed):
         assert plan.duration >= cheapest(graph, budget)
 
 
-@PLANNERS
+@pytest.mark.parametrize("planner", [sqrt, greedy, treeverse, treewidth])
 @pytest.mark.parametrize("seed", range(60))
 def test_any_step_gets_a_legal_plan_or_a_reason(planner, seed):
     graph = from_trace(build(random.Random(seed).randbytes(600)))

@@ -4,8 +4,8 @@ import itertools
 import random
 
 import pytest
-from graphs import chain, layered
-from test_staged import cheapest, small
+from graphs import chain, layered, small
+from oracle import cheapest
 
 from coop.plan import floor, graph_of, peak_of
 from coop.plan.bounds import bound, moments

@@ -1,8 +1,8 @@
 """Checkmate's program, its relaxation and its roundings."""
 
 import pytest
-from graphs import chain, layered
-from test_staged import cheapest, small
+from graphs import chain, layered, small
+from oracle import cheapest
 
 from coop.plan import PlanError, floor, peak_of, solve
 from coop.plan.checkmate import checkmate, relaxed

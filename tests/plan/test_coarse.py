@@ -3,8 +3,7 @@
 import random
 
 import pytest
-from graphs import chain, layered
-from test_staged import small
+from graphs import chain, layered, small
 
 from coop.plan import check, floor, graph_of, make_graph, peak_of, solve
 from coop.plan.coarse import coarsen

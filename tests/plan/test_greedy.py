@@ -1,14 +1,13 @@
 """The first plan: it fits, it is legal, and it is not far from what is known to be best."""
 
 import pytest
-from graphs import chain, layered
+from graphs import chain, in_place, layered
 
 from coop.plan.graph import from_trace
 from coop.plan.greedy import greedy
 from coop.plan.plan import PlanError, floor
 from coop.plan.schedule import plan_of, profile, prune
 from coop.simulate import Player
-from coop.trace import Op, Output, Release, Trace
 from step_traces import convolutions, transformer
 
 
@@ -37,17 +36,7 @@ def test_a_chain_in_half_of_its_memory_runs_little_more_than_its_forward_pass_tw
 
 
 def test_what_is_overwritten_is_made_again_before_it_is_overwritten_again():
-    """Each layer: a product, overwritten by an activation that backward reads."""
-    instructions, held, tensor = [], [], 0
-    for layer in range(8):
-        instructions.append(Op("mm", (tensor - 1,) if layer else (), (Output(tensor, 1 << 20),), 50))
-        instructions.append(Op("relu_", (tensor,), (Output(tensor + 1, 0, 0),), 1, writes=(0,)))
-        instructions.append(Release(tensor))
-        held.append(tensor + 1)
-        tensor += 2
-    for value in reversed(held):
-        instructions += [Op("backward", (value,), (), 50), Release(value)]
-    graph = from_trace(Trace(instructions))
+    graph = in_place(8)
     plan = planned(graph, 0.5)
     again = [graph.nodes[node].name for node in plan.sequence()]
     assert again.count("relu_") > 8 and again.count("mm") > 8

@@ -1,19 +1,17 @@
 """moccasin: legal, never better than what is possible, and as good as that once a value may have enough intervals."""
 
-import heapq
-import itertools
 import random
 
 import pytest
-from graphs import chain, layered
-from test_staged import cheapest, small
+from graphs import chain, layered, small
+from oracle import cheapest
 
 from coop.plan import moccasin as module
 from coop.plan.check import check
 from coop.plan.graph import from_trace, make
 from coop.plan.moccasin import HOST, moccasin
 from coop.plan.plan import PlanError, floor
-from coop.plan.planners import peak_of
+from coop.plan.schedule import peak_of
 from coop.plan.search import Search
 from coop.trace.paging import Paging
 from random_traces import build
@@ -106,49 +104,13 @@ def test_everything_stays_if_it_fits():
     assert plan.status == "optimal" and plan.increase == 0 and plan.sequence() == list(range(17))
 
 
-def cheapest_paged(graph, budget, paging):
-    """Dijkstra over what is done, in memory and in storage."""
-    kept = {number for number, value in enumerate(graph.values) if value.kept}
-    size = [value.bytes for value in graph.values]
-    first = (0, frozenset(), frozenset())
-    best, heap, order = {first: 0}, [(0, 0, first)], itertools.count(1)
-    while heap:
-        cost, _, state = heapq.heappop(heap)
-        done, memory, stored = state
-        if cost > best[state]:
-            continue
-        if done == len(graph.nodes) and kept <= memory:
-            return cost
-        used = graph.base[done] + sum(size[value] for value in memory)
-        followers = [(0, (done, memory - {value}, stored)) for value in memory]
-        for value in memory - stored:
-            if paging.capacity is None or sum(size[v] for v in stored) + size[value] <= paging.capacity:
-                followers.append((paging.out_time(size[value]), (done, memory, stored | {value})))
-        for value in stored - memory:
-            if used + size[value] <= budget:
-                followers.append((paging.in_time(size[value]), (done, memory | {value}, stored)))
-        for number in range(min(done + 1, len(graph.nodes))):
-            node = graph.nodes[number]
-            again = number < done
-            if not memory.issuperset(node.inputs) or (again and not graph.repeatable(number, done)):
-                continue
-            after = (memory - set(node.overwritten())) | set(node.outputs)
-            if graph.base[done] + node.scratch + sum(size[value] for value in after) <= budget:
-                followers.append((node.cost, (done + (not again), after, stored)))
-        for more, follower in followers:
-            if cost + more < best.get(follower, float("inf")):
-                best[follower] = cost + more
-                heapq.heappush(heap, (cost + more, next(order), follower))
-    return None
-
-
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("capacity", [None, 256])
 def test_with_paging_too(seed, capacity):
     graph = small(seed)
     paging = Paging(1e-9, 100e9, 1e-9, 200e9, capacity=capacity)
     for budget in budgets(graph, paging=True)[:-1]:
-        best = cheapest_paged(graph, budget, paging)
+        best = cheapest(graph, budget, paging)
         if best is None:
             with pytest.raises(PlanError, match="found no plan"):
                 planned(graph, budget, intervals=6, paging=paging)

@@ -6,8 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from graphs import chain, layered
-from test_staged import small
+from graphs import chain, layered, small
 
 from coop import models
 from coop.plan.check import check

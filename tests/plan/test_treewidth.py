@@ -1,18 +1,14 @@
 """The tree of separators is one, and plans by it fit, are legal and not far from the best."""
 
-import random
-
 import pytest
-from graphs import chain, layered
-from test_staged import cheapest, small
+from graphs import chain, layered, small
+from oracle import cheapest
 
 from coop.plan.graph import from_trace, make
 from coop.plan.plan import PlanError, floor
-from coop.plan.planners import peak_of
-from coop.plan.schedule import profile
+from coop.plan.schedule import peak_of, profile
 from coop.plan.search import Search
 from coop.plan.treewidth import Separators, taken_back, treewidth
-from random_traces import build
 from step_traces import convolutions, transformer
 
 
@@ -76,19 +72,6 @@ def test_it_is_never_better_than_the_best_and_seldom_much_worse(seed):
             assert best is None or budget < peak_of(graph)
             continue
         assert best <= duration <= 3 * best
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_any_step_gets_a_legal_plan_or_a_reason(seed):
-    graph = from_trace(build(random.Random(seed).randbytes(600)))
-    if not graph.nodes:
-        return
-    for share in (1.0, 0.8, 0.6):
-        budget = max(int(share * peak_of(graph)), floor(graph)[0])
-        try:
-            assert planned(graph, budget).peak <= budget
-        except PlanError as error:
-            assert "Tip: " in str(error)
 
 
 def test_what_fits_in_after_all_is_not_made_again():

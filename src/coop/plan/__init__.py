@@ -16,7 +16,8 @@ from coop.plan.graph import Graph
 from coop.plan.graph import from_trace as graph_of
 from coop.plan.graph import make as make_graph
 from coop.plan.plan import Plan, PlanError, floor
-from coop.plan.planners import PLANNERS, peak_of, solve
+from coop.plan.planners import PLANNERS, solve
+from coop.plan.schedule import peak_of
 from coop.plan.search import Progress
 from coop.plan.solvers import MissingSolver
 from coop.trace.paging import Paging

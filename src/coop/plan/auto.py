@@ -22,7 +22,7 @@ from coop.plan.bounds import bound, moments
 from coop.plan.cut import cut
 from coop.plan.greedy import greedy
 from coop.plan.plan import PlanError
-from coop.plan.schedule import places_of, profile, prune
+from coop.plan.schedule import peak_of, places_of, prune
 from coop.plan.search import Search
 from coop.plan.solvers import missing
 from coop.plan.staged import everywhere, near, solve
@@ -38,9 +38,9 @@ _SOON = 1.0  # seconds in which annealing has found what there is to find in a s
 
 
 def auto(search: Search) -> None:
-    graph, nodes = search.graph, len(search.graph.nodes)
-    if profile(graph, range(nodes)).peak <= search.budget:
-        search.offer(range(nodes))
+    graph = search.graph
+    if peak_of(graph) <= search.budget:
+        search.offer(range(len(graph.nodes)))
         search.prove()
         return
     search.stage = "greedy"
@@ -132,9 +132,8 @@ def _solve_exactly(search: Search) -> bool:
 def _improve(search: Search, share: float) -> None:
     search.stage = "staged"
     if _staged(search, near, search.left(share)):
-        search.about["best_near"] = (
-            search.duration
-        )  # no plan that runs nodes again only where their readers run is better
+        # No plan that runs nodes again only where their readers run is better.
+        search.about["best_near"] = search.duration
 
 
 def _staged(search: Search, places: Callable[..., set[tuple[int, int]]], seconds: float) -> bool:

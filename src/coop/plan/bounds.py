@@ -76,7 +76,6 @@ class Cuts:
         self.graph, self.budget, self.moments, self.whole, self.slack = graph, budget, moments, whole, slack
         self.ends = [*moments[1:], len(graph.nodes)]
         self.linear = Linear()
-        self.overwriter = {old: number for number, node in enumerate(graph.nodes) for old in node.overwritten()}
         self.kept: list[dict[int, int]] = []
         """For each moment, values made before it that may be there: their variable."""
         self.again: list[dict[int, int]] = []
@@ -117,12 +116,12 @@ class Cuts:
         """Variables of which one has to be 1 for a value to be read in a stretch. None: it may be there anyway."""
         graph, moment = self.graph, self.moments[stretch]
         if graph.values[value].node > moment or (
-            graph.values[value].node == moment and self.overwriter.get(value, moment + 1) > moment
+            graph.values[value].node == moment and graph.overwriter.get(value, moment + 1) > moment
         ):
             return None
         found = []
         # What the moment's own node overwrites is not there any more.
-        if value in self.kept[stretch] and self.overwriter.get(value) != moment:
+        if value in self.kept[stretch] and graph.overwriter.get(value) != moment:
             found.append(self.kept[stretch][value])
         runs = self.again[stretch] if again is None else again
         if graph.values[value].node in runs:
@@ -171,6 +170,6 @@ class Cuts:
             there = self._there(stretch, value)
             if there is None:
                 continue
-            if begin < self.overwriter.get(value, -1) < end:  # gone with that, unless it was made again
+            if begin < self.graph.overwriter.get(value, -1) < end:  # gone with that, unless it was made again
                 there = [variable for variable in there if variable != self.kept[stretch].get(value)]
             self.linear.row([*((variable, 1.0) for variable in there), (later, -1.0)], low=0.0)

@@ -189,13 +189,12 @@ class _Model:
             self.room.append((level, self.graph.base[t]))
             terms, fixed = [*before, (level, -1.0)], -scratch
             more = node.scratch / unit - sum(sizes[v] for v in node.overwritten())
-            fresh = sizes if len(node.outputs) == 1 or run is None else None
             for v in node.outputs:
-                if fresh is not None:
+                if run is None or len(node.outputs) == 1:
                     more += sizes[v]
                     continue
                 made = linear.variable(0, 1, 0)  # it was not there: of several outputs some may be
-                linear.row([(made, 1.0), (self.starts[t][v], 1.0), (run, -1.0)], low=0.0)  # type: ignore[list-item]
+                linear.row([(made, 1.0), (self.starts[t][v], 1.0), (run, -1.0)], low=0.0)
                 terms.append((made, sizes[v]))
             if run is None:
                 fixed += more

@@ -20,7 +20,7 @@ from math import isqrt
 
 from coop.plan.graph import Graph
 from coop.plan.plan import PlanError
-from coop.plan.schedule import Place, profile, prune, sequence_of
+from coop.plan.schedule import Place, peak_of, profile, prune, sequence_of
 from coop.plan.search import Search
 from coop.sizes import format_bytes
 
@@ -48,10 +48,9 @@ def sqrt(search: Search) -> None:
 
 def greedy(search: Search) -> None:
     """The cheapest plan that fits, over several sizes of segments."""
-    everything = range(len(search.graph.nodes))
-    least = profile(search.graph, everything).peak
+    least = peak_of(search.graph)
     if least <= search.budget:
-        search.offer(everything)
+        search.offer(range(len(search.graph.nodes)))
         return
     forward = Forward(search.graph)
     layers = max(sum(bytes_ > 0 for bytes_ in forward.wanted), 2)
@@ -132,7 +131,7 @@ class Forward:
             if value.node < self.end:
                 bytes_[value.node + 1] += value.bytes
                 bytes_[self.reach(number) + 1] -= value.bytes
-                if (last := self.overwriter.get(number, self.end)) < self.end:
+                if (last := self.graph.overwriter.get(number, self.end)) < self.end:
                     chains[value.node + 1] += 1
                     chains[last + 1] -= 1
         levels = zip(accumulate(bytes_), accumulate(chains), strict=True)
@@ -203,24 +202,15 @@ class Forward:
                 if maker in found or self.until[maker] < at:  # what is not made again has been kept
                     continue
                 found.add(maker)
-                stack += [v for v in nodes[maker].inputs if v in gone or self.overwriter.get(v, at) < at]
+                stack += [v for v in nodes[maker].inputs if v in gone or self.graph.overwriter.get(v, at) < at]
             for node in found:
                 gone.difference_update(nodes[node].outputs)
                 places.append((node, at))
         return places
 
     @cached_property
-    def overwriter(self) -> dict[int, int]:
-        return overwriters(self.graph)
-
-    @cached_property
     def until(self) -> list[int]:
         return repeatable_until(self.graph)
-
-
-def overwriters(graph: Graph) -> dict[int, int]:
-    """For values that are overwritten, the node that does it."""
-    return {value: number for number, node in enumerate(graph.nodes) for value in node.overwritten()}
 
 
 def repeatable_until(graph: Graph) -> list[int]:
@@ -228,12 +218,11 @@ def repeatable_until(graph: Graph) -> list[int]:
 
     An input that was overwritten is there no longer, and then its maker has to be repeatable as well.
     """
-    overwriter = overwriters(graph)
     found: list[int] = []
     for node in graph.nodes:
         until = len(graph.nodes) if node.last is None else node.last
         for value in node.inputs:
-            if value in overwriter:
-                until = min(until, max(overwriter[value], found[graph.values[value].node]))
+            if value in graph.overwriter:
+                until = min(until, max(graph.overwriter[value], found[graph.values[value].node]))
         found.append(until)
     return found

@@ -55,11 +55,11 @@ class CoarseSearch(Search):
 
 def in_the_coarse(planner: Callable[..., None], search: Search, **options: Any) -> None:
     """Plans a graph that is too large for a planner in a smaller one. The bound is the fine graph's."""
-    coarse = coarsen(search.graph)
-    inner = CoarseSearch(search, coarse)
-    if len(search.graph.nodes) <= _LARGE or search.budget < floor(coarse.graph)[0]:
+    coarse = coarsen(search.graph) if len(search.graph.nodes) > _LARGE else None
+    if coarse is None or search.budget < floor(coarse.graph)[0]:
         planner(search, **options)
         return
+    inner = CoarseSearch(search, coarse)
     search.about["coarse"] = f"planned with {len(coarse.graph.nodes)} nodes for {len(search.graph.nodes)}"
     found = bound(search, moments(search.graph, 1), seconds=search.left(0.2))
     if found is not None and math.isfinite(found):

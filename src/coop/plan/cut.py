@@ -36,7 +36,7 @@ class _Plans:
         self.cuts = Cuts(search.graph, search.budget, [moment], whole=True)
         self.kept, self.again = self.cuts.kept[0], self.cuts.again[0]
         for value, variable in self.kept.items():
-            if self.cuts.overwriter.get(value, moment) < moment:
+            if self.graph.overwriter.get(value, moment) < moment:
                 self.cuts.linear.highs[variable] = 0
         self.levels = levels
         self.rows: dict[int, int] = {}
@@ -107,7 +107,7 @@ class _Plans:
                 for user in graph.values[value].users:
                     first = min(first, user if user > self.moment else at.get(user, first))
             for value in graph.nodes[node].inputs:  # before somebody overwrites what it reads
-                first = min(first, at.get(self.cuts.overwriter.get(value, -1), first))
+                first = min(first, at.get(self.graph.overwriter.get(value, -1), first))
             at[node] = first
         return list(at.items())
 

@@ -82,6 +82,11 @@ class Graph:
         return tuple(map(tuple, found))
 
     @cached_property
+    def overwriter(self) -> dict[int, int]:
+        """For values that are overwritten, the node that does it."""
+        return {value: number for number, node in enumerate(self.nodes) for value in node.overwritten()}
+
+    @cached_property
     def fingerprint(self) -> str:
         """The same for graphs of the same structure and sizes. Costs do not matter: they differ from one recording to the next."""
         digest = hashlib.sha256()

@@ -19,10 +19,12 @@ from coop.plan.schedule import profile, prune, sequence_of
 
 def greedy(graph: Graph, budget: int) -> list[int]:
     """A sequence that fits into the budget. Raises PlanError if it finds none."""
-    return _Search(graph, budget).sequence()
+    return Gaps(graph, budget).sequence()
 
 
-class _Search:
+class Gaps:
+    """The gaps between uses of values, and which of them were given up. poet_start.py adds a second way to do that."""
+
     def __init__(self, graph: Graph, budget: int) -> None:
         self.graph = graph
         n = len(graph.nodes)
@@ -109,20 +111,25 @@ class _Search:
 
     def rank(self, value: int, begin: int, end: int) -> float | None:
         """Cost for each byte that is saved where memory is short; None if the gap is no longer there or saves none."""
-        if end in self.dropped[value]:
-            return None
+        saved = self.saved(value, begin, end)
+        needed = self.may_be_run(value, end) if saved else None
+        return None if needed is None else (sum(self.graph.nodes[node].cost for node in needed) + 1) / saved
+
+    def saved(self, value: int, begin: int, end: int) -> int:
+        """Bytes, summed over the nodes where memory is short; 0 if the gap is no longer there."""
         places = self.uses[value]
         i = places.index(end) if end in places else 0
-        if not i or places[i - 1] != begin:
-            return None
+        if end in self.dropped[value] or not i or places[i - 1] != begin:
+            return 0
         over = (self.level - self.limit)[self.inside(value, begin, end)]
-        saved = int(np.clip(over, 0, self.graph.values[value].bytes).sum())
-        if saved <= 0:
-            return None
+        return int(np.clip(over, 0, self.graph.values[value].bytes).sum())
+
+    def may_be_run(self, value: int, end: int) -> list[int] | None:
+        """What has to be run again to have the value there. None: it cannot, or has no room meanwhile."""
         needed = self.needed(self.graph.values[value].node, end)
         if needed is None or (self.careful and not self.fits_for_a_while(needed, end)):
             return None
-        return (sum(self.graph.nodes[node].cost for node in needed) + 1) / saved
+        return needed
 
     def inside(self, value: int, begin: int, end: int) -> slice:
         """Where it is in memory because of this gap. A node that makes or reads it has it in memory anyway, but not one

@@ -6,14 +6,14 @@ there: so that plan is always a solution, and what is best here is no worse than
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from coop.plan.graph import Graph
 from coop.plan.paged import complete
 from coop.plan.plan import PlanError, Step
 from coop.plan.search import Search
-from coop.plan.solvers import cp_model, run_cp
+from coop.plan.solvers import Value, cp_model, run_cp
 from coop.sizes import format_bytes
 
 _MANY = 300  # ends of an interval that are listed one by one; more are a range
@@ -254,9 +254,9 @@ class Intervals:
     def run(self, seconds: float, steps: Sequence[Step]) -> tuple[Sequence[Step], bool]:
         """The best steps, these if there are no others, and whether no solution is better."""
         self._hint(steps)
-        listener = self._listener() if self.fits else None
+        heard = (lambda value: self.search.offer_steps(self._steps(value))) if self.fits else None
         # Linear relaxations say next to nothing of intervals, and take their time.
-        solver, status = run_cp(self.search, self.model, seconds=seconds, listener=listener, linearization_level=0)
+        solver, status = run_cp(self.search, self.model, seconds=seconds, heard=heard, linearization_level=0)
         if status not in (self.cp.OPTIMAL, self.cp.FEASIBLE):
             return steps, False
         found = self._steps(solver.value)
@@ -266,7 +266,7 @@ class Intervals:
             self.bound = self.graph.cost + round(solver.best_objective_bound) * self.unit
         return found, status == self.cp.OPTIMAL
 
-    def _steps(self, value: Callable[[Any], int]) -> list[Step]:
+    def _steps(self, value: Value) -> list[Step]:
         events = [
             (value(run.start), Step("compute", number))
             for number, runs in enumerate(self.runs)
@@ -280,15 +280,6 @@ class Intervals:
             if span.paged is not None and value(span.paged)
         ]
         return complete(self.graph, [step for _, step in sorted(events)])
-
-    def _listener(self) -> Any:
-        outer = self
-
-        class Listener(self.cp.CpSolverSolutionCallback):  # type: ignore[misc, name-defined]
-            def on_solution_callback(self) -> None:
-                outer.search.offer_steps(outer._steps(self.value))
-
-        return Listener()
 
     def _times(self, steps: Sequence[Step]) -> list[tuple[Step, int]]:
         """When each is computed or brought in."""

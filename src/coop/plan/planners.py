@@ -13,7 +13,7 @@ from typing import Any
 from coop.plan.coarse import in_the_coarse
 from coop.plan.graph import Graph, from_trace
 from coop.plan.plan import Plan, PlanError, floor
-from coop.plan.schedule import profile
+from coop.plan.schedule import peak_of
 from coop.plan.search import Progress, Search
 from coop.sizes import format_bytes, parse_budget
 from coop.trace.trace import Trace
@@ -86,11 +86,6 @@ def solve(
         f"{planner} found no plan for {format_bytes(search.budget)} within {time_limit:g} s, and none of the baselines fits. "
         f"Tip: a longer time limit, or a budget nearer to the step's own peak of {format_bytes(peak_of(graph))}"
     )
-
-
-def peak_of(graph: Graph) -> int:
-    """Bytes that the step needs when everything is kept."""
-    return profile(graph, range(len(graph.nodes))).peak
 
 
 def budget_in(graph: Graph, budget: int | float | str, *, paging: bool = False) -> int:

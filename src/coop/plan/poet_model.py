@@ -9,7 +9,7 @@ from coop.plan.plan import PlanError, Step
 from coop.plan.poet_price import Price
 from coop.plan.schedule import Place
 from coop.plan.search import Search
-from coop.plan.solvers import run_cp
+from coop.plan.solvers import Value, run_cp
 from coop.plan.staged import Model
 
 _UNITS = 10_000_000  # that energy and time are counted in: enough digits, and small numbers solve faster
@@ -73,11 +73,16 @@ class PagedModel(Model):
 
     def best(self, search: Search, seconds: float, start: Sequence[Step] | None, offer: Offer) -> bool:
         """Offers what it finds. Whether that is the best plan that the model has. Raises PlanError if it has none."""
+
+        def heard(value: Value) -> None:
+            with contextlib.suppress(PlanError):  # it may be over the budget while something is made again
+                offer(self._steps(value))
+
         end = search.seconds + min(seconds, search.left())
         while True:
             if start is not None:
                 self.start(start)
-            solver, status = run_cp(search, self.model, seconds=end - search.seconds, listener=self._offering(offer))
+            solver, status = run_cp(search, self.model, seconds=end - search.seconds, heard=heard)
             if status == self.cp.INFEASIBLE:
                 raise PlanError("no plan with these places fits")
             if status not in (self.cp.OPTIMAL, self.cp.FEASIBLE):
@@ -128,17 +133,7 @@ class PagedModel(Model):
             for event, keep in zip(self.events[number][1:], keeps, strict=True):
                 model.add_hint(keep, number in at_the_start[event])
 
-    def _steps(self, value: Callable[[Any], int]) -> list[Step]:
+    def _steps(self, value: Value) -> list[Step]:
         places = [place for place, again in self.again.items() if value(again)]
         brought = [place for place, bring in self.brings.items() if value(bring)]
         return complete(self.graph, arrange(self.graph, places, brought))
-
-    def _offering(self, offer: Offer) -> Any:
-        outer = self
-
-        class Listener(self.cp.CpSolverSolutionCallback):  # type: ignore[misc, name-defined]
-            def on_solution_callback(self) -> None:
-                with contextlib.suppress(PlanError):  # it may be over the budget while something is made again
-                    offer(outer._steps(self.value))
-
-        return Listener()

@@ -2,10 +2,8 @@
 
 from collections.abc import Callable
 
-import numpy as np
-
 from coop.plan.graph import Graph
-from coop.plan.greedy import _Search
+from coop.plan.greedy import Gaps
 from coop.plan.paged import arrange, complete, levels
 from coop.plan.plan import PlanError, Step
 from coop.plan.poet_price import Price
@@ -15,10 +13,10 @@ def first(
     graph: Graph, budget: int, price: Price, *, rematerialise: bool, page: bool, hurry: float = 0.0
 ) -> list[Step]:
     """Steps that fit into the budget. `hurry`: joules that a second is worth. Raises PlanError if it finds none."""
-    return _Gaps(graph, budget, price, rematerialise, page, hurry).steps()
+    return _PagedGaps(graph, budget, price, rematerialise, page, hurry).steps()
 
 
-class _Gaps(_Search):
+class _PagedGaps(Gaps):
     def __init__(self, graph: Graph, budget: int, price: Price, rematerialise: bool, page: bool, hurry: float) -> None:
         super().__init__(graph, budget)
         self.price, self.rematerialise, self.hurry = price, rematerialise, hurry
@@ -52,21 +50,12 @@ class _Gaps(_Search):
         found = self.way(value, end) if saved else None
         return None if found is None else found[0] / saved
 
-    def saved(self, value: int, begin: int, end: int) -> int:
-        """Bytes, summed over the nodes where memory is short; 0 if the gap is no longer there."""
-        places = self.uses[value]
-        i = places.index(end) if end in places else 0
-        if end in self.dropped[value] or not i or places[i - 1] != begin:
-            return 0
-        over = (self.level - self.limit)[self.inside(value, begin, end)]
-        return int(np.clip(over, 0, self.graph.values[value].bytes).sum())
-
     def way(self, value: int, end: int) -> tuple[float, bool] | None:
         """What it costs to give a gap up, and whether by paging."""
         found: list[tuple[float, bool]] = []
         if self.rematerialise:
-            needed = self.needed(self.graph.values[value].node, end)
-            if needed is not None and (not self.careful or self.fits_for_a_while(needed, end)):
+            needed = self.may_be_run(value, end)
+            if needed is not None:
                 found.append((sum(self.worth(self.price.run, node) for node in needed), False))
         if self.paged[value] or self.room >= self.graph.values[value].bytes:
             out = 0.0 if self.paged[value] else self.worth(self.price.go_out, value)

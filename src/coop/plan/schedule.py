@@ -104,6 +104,11 @@ def profile(graph: Graph, sequence: Sequence[int]) -> Profile:
     return Profile(duration, max([*levels, graph.base[-1] + used]), levels)
 
 
+def peak_of(graph: Graph) -> int:
+    """Bytes that the step needs when everything is kept."""
+    return profile(graph, range(len(graph.nodes))).peak
+
+
 def steps_of(graph: Graph, sequence: Sequence[int]) -> tuple[Step, ...]:
     freed = frees(graph, sequence)
     steps: list[Step] = []

@@ -86,9 +86,18 @@ class Search:
         for stopper in stoppers:
             stopper()
 
-    def stopping(self, stopper: Callable[[], Any]) -> "_Stopping":
-        """While the result is entered, `stop` calls this: for solvers that do not look at the clock themselves."""
-        return _Stopping(self, stopper)
+    @contextmanager
+    def stopping(self, stopper: Callable[[], Any]) -> Iterator[None]:
+        """Meanwhile `stop` calls this: for solvers that do not look at the clock themselves."""
+        with self._lock:
+            self._stoppers.append(stopper)
+        if self._stopped.is_set():
+            stopper()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._stoppers.remove(stopper)
 
     # --- what is found -------------------------------------------------------------------------------------------------
 
@@ -168,18 +177,3 @@ class Search:
             about,
             program_of(self.graph),
         )
-
-
-class _Stopping:
-    def __init__(self, search: Search, stopper: Callable[[], Any]) -> None:
-        self._search, self._stopper = search, stopper
-
-    def __enter__(self) -> None:
-        with self._search._lock:
-            self._search._stoppers.append(self._stopper)
-        if self._search._stopped.is_set():
-            self._stopper()
-
-    def __exit__(self, *error: object) -> None:
-        with self._search._lock:
-            self._search._stoppers.remove(self._stopper)

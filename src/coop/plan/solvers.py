@@ -6,10 +6,13 @@ search does.
 
 import datetime
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from coop.plan.search import Search
+
+Value = Callable[[Any], int]
+"""Of a variable, in a solution."""
 
 
 class MissingSolver(ImportError):
@@ -49,8 +52,10 @@ _SENTENCE = (
 )
 
 
-def run_cp(search: Search, model: Any, *, seconds: float, listener: Any = None, **parameters: Any) -> tuple[Any, Any]:
-    """The solver after it has run, and its status."""
+def run_cp(
+    search: Search, model: Any, *, seconds: float, heard: Callable[[Value], Any] | None = None, **parameters: Any
+) -> tuple[Any, Any]:
+    """The solver after it has run, and its status. `heard` is called with each better solution: what a variable is in it."""
     cp = cp_model()
     solver = cp.CpSolver()
     solver.parameters.max_time_in_seconds = max(seconds, 0.01)
@@ -58,8 +63,14 @@ def run_cp(search: Search, model: Any, *, seconds: float, listener: Any = None, 
     solver.parameters.catch_sigint_signal = False  # whoever called says stop
     for name, value in parameters.items():
         setattr(solver.parameters, name, value)
+
+    class Listener(cp.CpSolverSolutionCallback):  # type: ignore[misc, name-defined]  # OR-tools has no types
+        def on_solution_callback(self) -> None:
+            if heard is not None:
+                heard(self.value)
+
     with search.stopping(solver.stop_search):
-        return solver, solver.solve(model, listener)
+        return solver, solver.solve(model, Listener() if heard is not None else None)
 
 
 class Linear:

@@ -11,7 +11,7 @@ once, and then node t for the first time. One more stage is the end. What differ
 - What an op overwrites is gone, and its bytes count once.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from coop.plan.graph import Graph
 from coop.plan.plan import PlanError
 from coop.plan.schedule import Place, frees, places_of, profile, sequence_of
 from coop.plan.search import Search
-from coop.plan.solvers import cp_model, run_cp
+from coop.plan.solvers import Value, cp_model, run_cp
 
 _UNITS = 100_000  # that the budget is counted in, and 100 times as many for the cost of the graph: small numbers solve faster
 
@@ -116,7 +116,7 @@ class Model:
         graph, model, value = self.graph, self.model, self.graph.values[number]
         events, keeps = self.events[number], self.keeps[number]
         single = len(graph.nodes[value.node].outputs) == 1
-        overwriters = [user for user in value.users if number in graph.nodes[user].overwritten()]
+        overwriter = graph.overwriter.get(number)
         for i, at in enumerate(events):
             before: Any = keeps[i - 1] if i else None
             after = keeps[i] if i < len(keeps) else None
@@ -138,11 +138,10 @@ class Model:
             elif after is not None:
                 self.sizes[at].append((value.bytes, after))
             if after is not None:
-                for user in overwriters:
-                    if user == at:
-                        model.add(after == 0)
-                    elif (user, at) in self.again:
-                        model.add_implication(self.again[user, at], after.negated())
+                if overwriter == at:
+                    model.add(after == 0)
+                elif overwriter is not None and (overwriter, at) in self.again:
+                    model.add_implication(self.again[overwriter, at], after.negated())
                 for stage in range(at + 1, events[i + 1]):
                     self.sizes[stage].append((value.bytes, after))
 
@@ -220,21 +219,14 @@ class Model:
 
     def run(self, search: Search, seconds: float) -> tuple[list[int] | None, bool]:
         cp = self.cp
-        solver, status = run_cp(search, self.model, seconds=seconds, listener=self._listener(search))
+        solver, status = run_cp(
+            search, self.model, seconds=seconds, heard=lambda value: search.offer_if_legal(self._sequence(value))
+        )
         if status == cp.INFEASIBLE:
             raise PlanError(f"no plan with these places fits into {self.budget} bytes")
         if status not in (cp.OPTIMAL, cp.FEASIBLE):
             return None, False
-        return self._sequence(lambda literal: bool(solver.value(literal))), status == cp.OPTIMAL
+        return self._sequence(solver.value), status == cp.OPTIMAL
 
-    def _sequence(self, chosen: Callable[[Any], bool]) -> list[int]:
-        return sequence_of(self.graph, (place for place, again in self.again.items() if chosen(again)))
-
-    def _listener(self, search: Search) -> Any:
-        outer = self
-
-        class Listener(self.cp.CpSolverSolutionCallback):  # type: ignore[misc, name-defined]
-            def on_solution_callback(self) -> None:
-                search.offer_if_legal(outer._sequence(lambda literal: bool(self.value(literal))))
-
-        return Listener()
+    def _sequence(self, value: Value) -> list[int]:
+        return sequence_of(self.graph, (place for place, again in self.again.items() if value(again)))
