@@ -13,14 +13,25 @@ from same import assert_same, same_in_budget
 ROOM = 4 << 20
 
 
-def pressure(n=40):
-    """Fills the arena several times over, so that whatever can be evicted is."""
+def work(n=40):
+    """Fills the arena several times over."""
     kept = []
     x = torch.randn(256, 256)
     for _ in range(n):
         x = (x @ x).tanh()
         kept.append(x)
     return sum(k.sum() for k in kept)
+
+
+def pressure():
+    """Evicts whatever can be, however dear it seemed when it was computed on a busy machine: the largest block that finds room."""
+    work()
+    for size in range(ROOM, 0, -(64 << 10)):
+        try:
+            torch.empty(size, dtype=torch.uint8)
+        except coop.OutOfBudget:
+            continue
+        return
 
 
 def test_tensors_are_evicted_under_pressure():
@@ -88,7 +99,7 @@ def test_what_numpy_writes_is_not_recomputed_away():
         for i in range(6):
             array[:] = i
             results.append((source + 1).exp())
-            pressure(8)
+            work(8)
         return results
 
     same_in_budget(program, ratios=(0.7, 0.5))
@@ -177,10 +188,10 @@ def test_foreign_sources_are_protected_before_they_are_overwritten():
 
     def program():
         y = data.exp()
-        pressure(20)
+        work(20)
         saved = data.clone()
         data.mul_(2)  # y, evicted by now, needs the old value
-        pressure(20)
+        work(20)
         result = y + 1
         data.copy_(saved)
         return y, result

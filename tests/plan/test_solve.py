@@ -386,3 +386,12 @@ def test_the_whole_api_is_there():
     assert steps_of(chain(2), range(5))[0].kind == "compute"
     for name in coop.plan.__all__:
         assert getattr(coop.plan, name) is not None
+
+
+def test_a_trace_without_durations_is_planned_and_its_progress_told():
+    told = []
+    graph = GRAPHS["transformer"]
+    graph = replace(graph, nodes=tuple(replace(node, cost=0) for node in graph.nodes))
+    plan = solve(graph, 0.9, "treewidth", report=told.append)
+    assert told and plan.increase == 0.0
+    assert all(progress.bound == 0.0 and progress.gap in (None, 0.0) for progress in told)

@@ -150,9 +150,9 @@ class Search:
         return self._best is not None and (self._optimal or self._best[2].duration <= self._bound)
 
     def progress(self) -> Progress:
-        base = max(self.graph.cost, 1)
-        increase = None if self._best is None else self._best[2].duration / base - 1
-        return Progress(self.seconds, increase, self._bound / base - 1, self.stage)
+        base = self.graph.cost
+        increase = None if self._best is None else _increase(self._best[2].duration, base)
+        return Progress(self.seconds, increase, _increase(self._bound, base), self.stage)
 
     def plan(self, planner: str) -> Plan:
         """The best plan so far. Raises PlanError if there is none."""
@@ -177,3 +177,8 @@ class Search:
             about,
             program_of(self.graph),
         )
+
+
+def _increase(duration: int, base: int) -> float:
+    """As a fraction; a trace may not say how long its ops took."""
+    return duration / base - 1 if base else 0.0
