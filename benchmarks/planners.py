@@ -20,24 +20,21 @@ its limit. `--json` keeps what the file has of other parts.
 """
 
 import argparse
-import dataclasses
 import functools
-import gc
-import hashlib
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import environment  # isort: skip  # noqa: F401  before torch
-import torch
 
-from common import console, median, names, number, parser, progress, share, show, write
-from processes import Failed, call
+from common import console, names, number, parser, progress, share, show, write
+from plan_job import Job, Row, about_plan, call_for
+from planned_runs import compile, live
+from processes import Failed
 
-Row = dict[str, Any]
 RATIOS = (0.7, 0.5, 0.4)
 BASELINES = ("keep-all", "chen-sqrt", "chen-greedy", "treeverse", "treewidth")
 POLICIES = ("dtr", "dte", "coop")
@@ -45,30 +42,6 @@ DEVICES = ("cortex-m4f", "raspberry-pi")
 SHARES = (0.5, 0.25)  # of the way from the floor to the peak
 KINDS: dict[str, dict[str, bool]] = {"integrated": {}, "remat": {"page": False}, "paging": {"rematerialise": False}}
 SMALL = ("resnet18", "bert-base")
-LIVE = ("gpt", "resnet")
-COMPILED = ("perceptron", "convolutions", "transformer")
-SOLVERS = ("coop", "dp", "greedy")
-BUDGETS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
-SLACK = 600.0  # seconds beside the planner's own: traces, models too large to give up at once
-
-
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """One measurement: `work` runs here and gives a row; `asked` of it, and whether that was reached."""
-
-    what: str
-    work: Callable[[], Row]
-    asked: str = ""
-    good: Callable[[Row], bool] | None = None
-    reached: Callable[[Row], str] = lambda row: ""
-    key: Row = dataclasses.field(default_factory=dict)
-    """What the row has even if it fails."""
-
-
-def _planned(plan: Any) -> Row:
-    """What is worth knowing of a plan."""
-    about = {key: value for key, value in plan.about.items() if isinstance(value, str | int | float)}
-    return plan.to_json() | {"about": about, "runs_again": len(plan.sequence()) - len(plan.program)}
 
 
 def _increase(row: Row) -> str:
@@ -96,7 +69,7 @@ def layered(given: argparse.Namespace) -> Iterator[Job]:
             for planner in ("auto", "moccasin"):
                 yield Job(
                     f"100 nodes at {ratio}, {planner}",
-                    functools.partial(_call, _layered, 10 * given.scale, 100, 380, seed, ratio, planner),
+                    functools.partial(call_for, _layered, 10 * given.scale, 100, 380, seed, ratio, planner),
                     "optimal in 10 s" if planner == "auto" else "optimal in its model in 10 s",
                     lambda row: row["proven"] and _in_time(row, 10),
                     lambda row: f"{'proven' if row['proven'] else 'not proven'}, {_increase(row)}",
@@ -109,7 +82,7 @@ def layered(given: argparse.Namespace) -> Iterator[Job]:
         ):
             yield Job(
                 f"{nodes:,} nodes at {ratio}",
-                functools.partial(_call, _layered, limit * given.scale, nodes, edges, seed, ratio, "auto"),
+                functools.partial(call_for, _layered, limit * given.scale, nodes, edges, seed, ratio, "auto"),
                 f"at most {100 * most:.0f} % in {limit} s",
                 lambda row, most=most, limit=limit: row["duration_increase"] <= most and _in_time(row, limit),
                 _increase,
@@ -120,7 +93,7 @@ def _layered(limit: float, nodes: int, edges: int, seed: int, ratio: float, plan
     from coop.plan import solve
     from coop.plan.random_graphs import layered
 
-    row = _planned(solve(layered(nodes, edges, seed), ratio, planner, time_limit=limit))
+    row = about_plan(solve(layered(nodes, edges, seed), ratio, planner, time_limit=limit))
     proven = row["status"] == "optimal" or (planner == "moccasin" and "optimal" in row["about"])
     return row | {"nodes": nodes, "edges": edges, "seed": seed, "ratio": ratio, "limit": limit, "proven": proven}
 
@@ -128,7 +101,7 @@ def _layered(limit: float, nodes: int, edges: int, seed: int, ratio: float, plan
 def chain(given: argparse.Namespace) -> Iterator[Job]:
     yield Job(
         "chain of 101 nodes at 50 %: certified gap",
-        functools.partial(_call, _chain, 10 * given.scale),
+        functools.partial(call_for, _chain, 10 * given.scale),
         "at most 1 % in 10 s",
         lambda row: row["gap"] <= 0.01 and _in_time(row, 10),
         _gap,
@@ -136,7 +109,7 @@ def chain(given: argparse.Namespace) -> Iterator[Job]:
     for what, wanted in (("program", 26), ("relaxation", 22)):
         yield Job(
             f"chain of 8 layers in 4 units: Checkmate's {what}",
-            functools.partial(_call, _published, 60.0, what),
+            functools.partial(call_for, _published, 60.0, what),
             str(wanted),
             lambda row, wanted=wanted: row["duration"] is not None and abs(row["duration"] - wanted) < 1e-3,
             lambda row: f"{number(row['duration'], 1)}, {row['seconds']:.1f} s",
@@ -155,7 +128,7 @@ def _chain_of(layers: int) -> Any:
 def _chain(limit: float) -> Row:
     from coop.plan import solve
 
-    return _planned(solve(_chain_of(50), 0.5, time_limit=limit)) | {"limit": limit}
+    return about_plan(solve(_chain_of(50), 0.5, time_limit=limit)) | {"limit": limit}
 
 
 def _published(limit: float, what: str) -> Row:
@@ -178,7 +151,7 @@ def resnet50(given: argparse.Namespace) -> Iterator[Job]:
     for ratio in (0.8, 0.9):
         yield Job(
             f"ResNet-50 at {100 * ratio:.0f} %: increase (bound)",
-            functools.partial(_call, _network, 30 * given.scale, given.folder, "resnet50", ratio),
+            functools.partial(call_for, _network, 30 * given.scale, given.folder, "resnet50", ratio),
             "at most 0.4 % in 30 s" if ratio == 0.8 else "",
             lambda row: row["duration_increase"] <= 0.004 and _in_time(row, 30),
             _increase,
@@ -188,7 +161,7 @@ def resnet50(given: argparse.Namespace) -> Iterator[Job]:
 def bert(given: argparse.Namespace) -> Iterator[Job]:
     yield Job(
         "BERT Large at 50 % in 300 s: increase (bound, certified gap); coop without a plan",
-        functools.partial(_call, _network, 300 * given.scale, given.folder, "bert-large", 0.5),
+        functools.partial(call_for, _network, 300 * given.scale, given.folder, "bert-large", 0.5),
         "less than coop",
         lambda row: row["duration_increase"] < row["coop"],
         reached=lambda row: (
@@ -205,7 +178,7 @@ def networks(given: argparse.Namespace) -> Iterator[Job]:
             yield Job(
                 f"{name} at {ratio}",
                 functools.partial(
-                    _call, _network, 60 * given.scale, given.folder, name, ratio, BASELINES, POLICIES, times=2
+                    call_for, _network, 60 * given.scale, given.folder, name, ratio, BASELINES, POLICIES, times=2
                 ),
                 key={"network": name, "ratio": ratio},
             )
@@ -253,7 +226,7 @@ def _network(
         plan = solve(graph, budget, "auto", time_limit=limit)
     except PlanError as error:
         return row | {"no_plan": str(error)}
-    return row | _planned(plan) | {"followed": played(int(1.005 * budget), plan=plan)}
+    return row | about_plan(plan) | {"followed": played(int(1.005 * budget), plan=plan)}
 
 
 def poet(given: argparse.Namespace) -> Iterator[Job]:
@@ -263,7 +236,7 @@ def poet(given: argparse.Namespace) -> Iterator[Job]:
                 for kind in KINDS:
                     yield Job(
                         f"{name}, {device}, {part} of the way, {kind}",
-                        functools.partial(_call, _poet, 60 * given.scale, given.folder, name, device, part, kind),
+                        functools.partial(call_for, _poet, 60 * given.scale, given.folder, name, device, part, kind),
                         key={"network": name, "device": device, "share": part, "kind": kind, "joules": None},
                     )
 
@@ -280,7 +253,7 @@ def _poet(limit: float, folder: Path, name: str, device: str, part: float, kind:
         plan = solve(graph, budget, "poet", time_limit=limit, **KINDS[kind])
     except ValueError as error:
         return row | {"no_plan": str(error)}
-    row |= _planned(plan)
+    row |= about_plan(plan)
     return row | ({key: plan.about[key] for key in ("joules", "joules_base")} if plan.planner == "poet" else {})
 
 
@@ -297,196 +270,6 @@ def _trace(folder: Path, name: str, device: str) -> Any:
     return read(path)
 
 
-# --- live ------------------------------------------------------------------------------------------------------------
-
-
-def live(given: argparse.Namespace) -> Iterator[Job]:
-    for name in LIVE:
-        yield Job(
-            f"{name} trained at half of its peak: recomputation, planned and measured",
-            functools.partial(_live, given, name),
-            "same bits, within 2 points",
-            lambda row: row["same_bits"] and abs(row["measured"] - row["planned"]) <= 0.02,
-            lambda row: (
-                f"{'same' if row['same_bits'] else 'other'} bits, {share(row['planned'])}, {share(row['measured'])} "
-                f"(coop without a plan: {share(row['online'])})"
-            ),
-        )
-
-
-def _live(given: argparse.Namespace, name: str) -> Row:
-    """A process for each way: only ways with a budget have coop's allocator."""
-    file = given.folder / f"{name}.plan"
-    row: Row = call(_plan_live, name, given.threads, 60 * given.scale, file, limit=SLACK)
-    ways = {
-        "eager": (None, None),
-        "plan": (row["budget"], file),
-        "online": (row["budget"], None),
-    }
-    found = {way: call(_train, name, given.threads, given.steps, *how, limit=SLACK) for way, how in ways.items()}
-    return row | {
-        "same_bits": len({answer["digest"] for answer in found.values()}) == 1,
-        "measured": found["plan"]["recomputation"],
-        "online": found["online"]["recomputation"],
-        "cpu": {way: answer["cpu"] for way, answer in found.items()},
-        "lost": found["plan"]["lost"],
-        "followed_steps": found["plan"]["followed_steps"],
-        "replays": found["plan"]["replays"],
-    }
-
-
-def _plan_live(name: str, threads: int, limit: float, file: Path) -> Row:
-    import coop
-    from coop.plan import floor, graph_of, peak_of, solve, write
-
-    torch.set_num_threads(threads)
-    training = Training(name)
-    training.step()
-    graph = graph_of(coop.record(training.step))
-    budget = max(peak_of(graph) // 2, floor(graph)[0])
-    plan = solve(graph, budget, time_limit=limit)
-    write(plan, file)
-    row = _planned(plan) | {
-        "network": name,
-        "nodes": len(graph.nodes),
-        "ratio": budget / peak_of(graph),
-        "limit": limit,
-    }
-    return row | {"planned": plan.increase / (1 + plan.increase)}
-
-
-class Training:
-    """A small network, of which activations are most, and steps that leave no gradients."""
-
-    def __init__(self, name: str) -> None:
-        import transformers
-
-        torch.manual_seed(0)
-        if name == "gpt":
-            shape = transformers.GPT2Config(
-                vocab_size=512, n_positions=128, n_embd=128, n_layer=4, n_head=4, use_cache=False
-            )
-            words = torch.randint(0, 512, (16, 128))
-            self.model: Any = transformers.GPT2LMHeadModel(shape)
-            self.batch = {"input_ids": words, "labels": words}
-        else:
-            sizes = {"embedding_size": 16, "hidden_sizes": [32, 48, 64, 96], "depths": [3, 4, 6, 3]}
-            shape = transformers.ResNetConfig(**sizes, layer_type="basic", num_labels=10)
-            self.model = transformers.ResNetForImageClassification(shape)
-            self.batch = {"pixel_values": torch.randn(64, 3, 64, 64), "labels": torch.randint(0, 10, (64,))}
-        self.model.train()
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
-        self.losses: list[float] = []
-
-    def step(self) -> None:
-        loss = self.model(**self.batch).loss
-        loss.backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        self.losses.append(loss.item())
-
-    def digest(self) -> str:
-        found = hashlib.sha256(repr(self.losses).encode())
-        for tensor in (*self.model.parameters(), *self.model.buffers(), torch.get_rng_state()):
-            found.update(tensor.detach().contiguous().numpy().tobytes())
-        return found.hexdigest()[:16]
-
-
-def _train(name: str, threads: int, steps: int, budget: int | None, plan: Path | None) -> Row:
-    """The first two steps do not count: there the optimizer makes its state, and the plan does not fit yet."""
-    torch.set_num_threads(threads)
-    if budget is None:
-        training = Training(name)
-        cpu = [_cpu(training.step) for _ in range(2 + steps)][2:]
-        return {"digest": training.digest(), "cpu": median(cpu)}
-    import coop
-
-    with coop.budget(budget, plan=plan) as memory:
-        training = Training(name)
-        for _ in range(2):
-            training.step()
-        before = memory.stats()
-        cpu = [_cpu(training.step) for _ in range(steps)]
-        after = memory.stats()
-        row: Row = {"lost": memory.why_lost() if after.plan_losses > before.plan_losses else ""}
-    again = after.recompute_seconds - before.recompute_seconds
-    row["recomputation"] = again / (again + after.op_seconds - before.op_seconds)
-    row["followed_steps"] = after.planned_steps - before.planned_steps
-    row["replays"] = (after.replays - before.replays) / steps
-    return row | {"digest": training.digest(), "cpu": median(cpu)}
-
-
-def _cpu(step: Callable[[], None]) -> float:
-    gc.collect()
-    start = time.process_time()
-    step()
-    return time.process_time() - start
-
-
-# --- torch.compile ---------------------------------------------------------------------------------------------------
-
-
-def compile(given: argparse.Namespace) -> Iterator[Job]:
-    for name in COMPILED:
-        for solver in SOLVERS:
-            yield Job(
-                f"{name}, torch.compile with {solver}: the peak goes up with the budget",
-                functools.partial(_call, _compiled, 10 * given.scale, name, solver, given.threads),
-                "never down" if solver == "coop" else "",
-                lambda row: row["monotone"],
-                lambda row: "never down" if row["monotone"] else "down at some budgets",
-            )
-
-
-def _network_of(name: str) -> tuple[torch.nn.Module, torch.Tensor]:
-    nn = torch.nn
-    if name == "perceptron":
-        return nn.Sequential(*(layer for _ in range(12) for layer in (nn.Linear(64, 64), nn.GELU()))), torch.randn(
-            512, 64
-        )
-    if name == "convolutions":
-        layers = [(nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU()) for _ in range(8)]
-        return nn.Sequential(*(layer for several in layers for layer in several)), torch.randn(8, 16, 32, 32)
-    layer = functools.partial(nn.TransformerEncoderLayer, 64, 4, 256, dropout=0.0, batch_first=True)
-    return nn.Sequential(*(layer() for _ in range(4))), torch.randn(8, 64, 64)
-
-
-def _compiled(limit: float, name: str, solver: str, threads: int) -> Row:
-    """Peaks of the second call, in bytes: the first one compiles."""
-    from torch._functorch import config
-
-    from coop import _C
-    from coop.plan.compile_solver import compile_solver
-
-    torch.set_num_threads(threads)
-    torch.manual_seed(0)
-    model, x = _network_of(name)
-    chosen = compile_solver("auto", time_limit=limit) if solver == "coop" else solver
-    tally = _C.Tally()
-
-    def step() -> torch.Tensor:
-        return model(x).square().mean()
-
-    def peak(function: Callable[[], torch.Tensor]) -> int:
-        model.zero_grad(set_to_none=True)
-        tally.listen()
-        try:
-            tally.begin()
-            function().backward()
-            return tally.most
-        finally:
-            tally.stop()
-
-    eager, peaks = peak(step), []
-    for budget in BUDGETS:
-        torch._dynamo.reset()
-        with config.patch(activation_memory_budget=budget, activation_memory_budget_solver=chosen):
-            compiled = torch.compile(step, backend="aot_eager")
-            peaks.append([peak(compiled) for _ in range(2)][1])
-    row = {"network": name, "solver": solver, "budgets": BUDGETS, "eager": eager, "peaks": peaks, "limit": limit}
-    return row | {"monotone": peaks == sorted(peaks)}
-
-
 # --- all of it -------------------------------------------------------------------------------------------------------
 
 
@@ -500,11 +283,6 @@ PARTS = {
     "live": live,
     "compile": compile,
 }
-
-
-def _call(function: Callable[..., Row], limit: float, *args: Any, times: int = 1) -> Row:
-    """In a process of its own. `times`: how many planners it asks that take all of their time."""
-    return call(function, limit, *args, limit=times * limit + SLACK)
 
 
 def measure(part: str, given: argparse.Namespace) -> list[Row]:
