@@ -4,6 +4,7 @@ import argparse
 import functools
 import gc
 import hashlib
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -132,15 +133,22 @@ def _train(name: str, threads: int, steps: int, budget: int | None, plan: Path |
         training = Training(name)
         for _ in range(2):
             training.step()
-        before = memory.stats()
-        cpu = [_cpu(training.step) for _ in range(steps)]
-        after = memory.stats()
+        seen, cpu = [memory.stats()], []
+        for _ in range(steps):
+            cpu.append(_cpu(training.step))
+            seen.append(memory.stats())
+        before, after = seen[0], seen[-1]
         row: Row = {"lost": memory.why_lost() if after.plan_losses > before.plan_losses else ""}
-    again = after.recompute_seconds - before.recompute_seconds
-    row["recomputation"] = again / (again + after.op_seconds - before.op_seconds)
+    row["recomputation"] = median(itertools.starmap(_recomputation, itertools.pairwise(seen)))
     row["followed_steps"] = after.planned_steps - before.planned_steps
     row["replays"] = (after.replays - before.replays) / steps
     return row | {"digest": training.digest(), "cpu": median(cpu)}
+
+
+def _recomputation(before: Any, after: Any) -> float:
+    """Its share in the time of all ops of a step."""
+    again = after.recompute_seconds - before.recompute_seconds
+    return again / (again + after.op_seconds - before.op_seconds)
 
 
 def _cpu(step: Callable[[], None]) -> float:

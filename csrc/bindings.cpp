@@ -142,6 +142,8 @@ PYBIND11_MODULE(_C, module) {
   module.def("stats", [] { return to_python(open_scope().engine().stats()); });
   module.def("follow", [](std::shared_ptr<Planned> plan) { open_scope().engine().follow(std::move(plan)); });
   module.def("page_to", [](std::string folder) { open_scope().page_to(std::move(folder)); });
+  module.def("time_ops", [] { open_scope().time_ops(); });
+  module.def("op_times", [] { return open_scope().take_op_times(); });
   module.def("why_lost", [] { return open_scope().engine().why_lost(); });
   module.def("events", [] { return to_python(open_scope().engine().take_events()); });
   module.def("check", [] { open_scope().engine().check(); });

@@ -33,7 +33,7 @@ Block* Engine::allocate(Bytes bytes) {
 
 // A raw block.
 Block* Engine::take(Bytes bytes, Side side) {
-  Block* block = follower_ ? follower_->place(bytes) : nullptr;
+  Block* block = follower_ ? follower_->place(bytes, side) : nullptr;
   if (!block) block = arena_.allocate(bytes, side);
   if (!block) block = make_room(bytes, side);
   raw_ += block->bytes;
@@ -357,19 +357,24 @@ void Engine::expose(Storage& storage) {
 void Engine::fix(Storage& storage) {
   const Lock lock(mutex_);
   if (!storage.source() || !storage.block || storage.fixed) return;
-  if (Block* lower = storage.locks ? nullptr : arena_.allocate(storage.bytes, Side::low)) {
-    Block* before = storage.block;
-    if (lower->offset < before->offset) {
-      arena_.settle(lower, &storage);
-      storage.block = lower;
-      moved(storage, before->offset);
-      arena_.release(before);
-    } else {
-      arena_.release(lower);
-    }
-  }
+  lower(storage);
   hold_in_place(storage);
   check_at_event();
+}
+
+// To the lowest hole that it fits into, if that lies below it.
+void Engine::lower(Storage& storage) {
+  Block* hole = storage.locks ? nullptr : arena_.allocate(storage.bytes, Side::low);
+  if (!hole) return;
+  Block* before = storage.block;
+  if (hole->offset < before->offset) {
+    arena_.settle(hole, &storage);
+    storage.block = hole;
+    moved(storage, before->offset);
+    arena_.release(before);
+  } else {
+    arena_.release(hole);
+  }
 }
 
 void Engine::hold_in_place(Storage& storage) {

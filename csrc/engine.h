@@ -209,6 +209,7 @@ class Engine {
   void evict_eagerly(Storage& storage);
   Block* slide(Storage& storage);
   void moved(Storage& storage, Bytes from);
+  void lower(Storage& storage);
   void hold_in_place(Storage& storage);
   void set_free(Storage& storage);
   void place(Storage& storage, Block* block);

@@ -151,11 +151,11 @@ py::dict play_ideal(std::vector<std::int64_t> code, std::vector<std::int64_t> la
   return d;
 }
 
-using Places = std::vector<std::pair<Bytes, Bytes>>;
+using Places = std::vector<std::tuple<Bytes, Bytes, std::int64_t>>;
 
 std::vector<Planned::Room> room_of(const Places& places) {
   std::vector<Planned::Room> room;
-  for (const auto& [bytes, offset] : places) room.push_back({bytes, offset});
+  for (const auto& [bytes, offset, value] : places) room.push_back({bytes, offset, value});
   return room;
 }
 

@@ -43,7 +43,11 @@ bool same(std::string_view planned, std::string_view op) {
 }  // namespace
 
 Follower::Follower(Engine& engine, std::shared_ptr<const Planned> plan)
-    : engine_(engine), plan_(std::move(plan)), storages_(plan_->values, nullptr), wanted_(plan_->values, false) {
+    : engine_(engine),
+      plan_(std::move(plan)),
+      storages_(plan_->values, nullptr),
+      wanted_(plan_->values, false),
+      requests_of_(plan_->nodes.size()) {
   while (first_ + 1 < plan_->nodes.size() && plan_->nodes[first_].silent) ++first_;
 }
 
@@ -60,8 +64,11 @@ void Follower::before(std::string_view op, Lock& lock) {
     lose(op);
     pass_silent(lock);
   }
+  if (!welcomed_) welcome();
   const Planned::Node& node = plan_->nodes[at_];
   carry_out(node.before, lock);
+  node_ = at_;
+  requests_.clear();
   targets_.clear();
   for (const Planned::Output& output : node.outputs) {
     if (output.over < 0) {
@@ -103,9 +110,24 @@ void Follower::after(std::span<Storage* const> made, std::span<Storage* const> w
       return;
     }
   }
+  learn();
   ++ops_;
   carry_out(node.after, lock);
   if (++at_ == plan_->nodes.size()) finish();
+}
+
+// What is there before the step, a batch for instance, is a source to the plan, even if it could be recomputed: it stays as
+// long as that is possible. It is numbered behind the plan's own values, and makes way for their addresses.
+void Follower::welcome() {
+  welcomed_ = true;
+  for (Block* block = engine_.arena_.first(); block; block = block->next) {
+    Storage* storage = block->storage;
+    if (!storage || !storage->held || !storage->producer || storage->value) continue;
+    storages_.push_back(nullptr);
+    wanted_.push_back(false);
+    bind(static_cast<std::uint32_t>(storages_.size() - 1), storage);
+  }
+  for (std::size_t value = plan_->values; value < storages_.size(); ++value) engine_.lower(*storages_[value]);
 }
 
 // Nodes that no op of the driver's stands for.
@@ -140,21 +162,76 @@ void Follower::carry_out(const std::vector<Planned::Step>& steps, Lock& lock) {
   room_.clear();
 }
 
-// Several may be of the same size: kernels ask in the order of what they make, as the plan has it.
-Block* Follower::place(Bytes bytes) {
-  bytes = engine_.arena_.round(bytes);
-  for (std::size_t i = 0; i < room_.size(); ++i) {
-    if (room_[i].bytes != bytes) continue;
-    const Bytes behind = room_[i].offset + bytes;
-    room_.erase(room_.begin() + static_cast<std::ptrdiff_t>(i));
-    return behind <= engine_.arena_.capacity() ? engine_.arena_.allocate_at(engine_.arena_.capacity() - behind, bytes)
-                                               : nullptr;
+// A kernel asks for its outputs and, before and in between, for scratch, in pieces that the plan does not know and that may
+// be as large as an output. Which of its requests was which is seen when it has run for the first time. Scratch keeps
+// away from the outputs' places.
+Block* Follower::place(Bytes bytes, Side side) {
+  if (room_.empty() || bytes <= engine_.options_.tiny) return nullptr;
+  Arena& arena = engine_.arena_;
+  bytes = arena.round(bytes);
+  const auto at = [&](const Planned::Room& room) {
+    const Bytes behind = room.offset + room.bytes;
+    return behind <= arena.capacity() ? arena.allocate_at(arena.capacity() - behind, room.bytes) : nullptr;
+  };
+  const std::vector<std::int64_t>& known = requests_of_[node_];
+  const std::int64_t value = requests_.size() < known.size() ? known[requests_.size()] : Planned::kScratch;
+  Block* found = nullptr;
+  for (const Planned::Room& room : room_) {
+    const bool meant = known.empty() || (room.value == value && value != Planned::kScratch);
+    if (meant && room.bytes == bytes && (found = at(room))) break;
   }
-  return nullptr;
+  if (!found) {
+    std::vector<Block*> reserved;
+    for (const Planned::Room& room : room_) {
+      if (room.value == Planned::kScratch) continue;
+      if (Block* block = at(room)) reserved.push_back(block);
+    }
+    for (const Planned::Room& room : room_) {
+      if (room.value == Planned::kScratch && (found = inside(room, bytes))) break;
+    }
+    if (!found) found = arena.allocate(bytes, side);
+    for (Block* block : reserved) arena.release(block);
+  }
+  requests_.push_back({bytes, found ? found->offset : SIZE_MAX / 2, Planned::kScratch});
+  return found;
+}
+
+// A piece of what the plan has in one: at its beginning, or behind another piece.
+Block* Follower::inside(const Planned::Room& room, Bytes bytes) {
+  Arena& arena = engine_.arena_;
+  const Bytes behind = room.offset + room.bytes;
+  if (behind > arena.capacity()) return nullptr;
+  const Bytes begin = arena.capacity() - behind, end = begin + room.bytes;
+  const auto from = [&](Bytes offset) {
+    return offset >= begin && offset + bytes <= end ? arena.allocate_at(offset, bytes) : nullptr;
+  };
+  Block* found = from(begin);
+  for (std::size_t i = 0; i < requests_.size() && !found; ++i) found = from(requests_[i].offset + requests_[i].bytes);
+  return found;
+}
+
+// Which request became which of the node's outputs.
+void Follower::learn() {
+  std::vector<std::int64_t>& known = requests_of_[node_];
+  if (!known.empty()) return;
+  known.assign(requests_.size(), Planned::kScratch);
+  for (const Planned::Room& room : plan_->nodes[node_].room) {
+    if (room.value == Planned::kScratch) continue;
+    const Storage* storage = storages_[static_cast<std::size_t>(room.value)];
+    std::size_t i = requests_.size();
+    while (storage && storage->block && i > 0 && requests_[i - 1].offset != storage->block->offset) --i;
+    if (!storage || !storage->block || i == 0) {
+      known.clear();  // another time
+      return;
+    }
+    known[i - 1] = room.value;
+  }
 }
 
 void Follower::compute(std::uint32_t number, Lock& lock) {
   const Planned::Node& node = plan_->nodes[number];
+  node_ = number;
+  requests_.clear();
   for (const Planned::Output& output : node.outputs) {
     if (output.over >= 0) unwant(static_cast<std::uint32_t>(output.over));
   }
@@ -231,6 +308,9 @@ void Follower::let_go() {
     unwant(value);
     if (Storage* storage = std::exchange(storages_[value], nullptr)) storage->value = 0;
   }
+  welcomed_ = false;
+  storages_.resize(plan_->values);
+  wanted_.resize(plan_->values);
 }
 
 void Follower::lose(std::string_view op) {

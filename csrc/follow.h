@@ -29,7 +29,9 @@ struct Planned {
   // Where something goes, from the high end of the arena down.
   struct Room {
     Bytes bytes, offset;
+    std::int64_t value;  // that begins there; kScratch: none
   };
+  static constexpr std::int64_t kScratch = -1;
   struct Step {
     Kind kind;
     std::uint32_t number;         // of a node that is computed again, else of a value
@@ -69,7 +71,7 @@ class Follower {
   // The op has run, and made these; null where there are no bytes. It may have written to others.
   void after(std::span<Storage* const> made, std::span<Storage* const> written, Lock& lock);
   // A raw block where the plan has room for so many bytes of what runs now; null if it has none, or that is taken.
-  Block* place(Bytes bytes);
+  Block* place(Bytes bytes, Side side);
   // The op that runs now will be run again.
   bool again() const { return running_ && plan_->nodes[at_].again; }
 
@@ -86,8 +88,11 @@ class Follower {
   const std::string& why() const { return why_; }
 
  private:
+  void welcome();
   void pass_silent(Lock& lock);
   void carry_out(const std::vector<Planned::Step>& steps, Lock& lock);
+  Block* inside(const Planned::Room& room, Bytes bytes);
+  void learn();
   void compute(std::uint32_t node, Lock& lock);
   void free(std::uint32_t value);
   void bind(std::uint32_t value, Storage* storage);
@@ -98,14 +103,19 @@ class Follower {
 
   Engine& engine_;
   const std::shared_ptr<const Planned> plan_;
-  std::vector<Storage*> storages_;  // by value; null: not known, or gone
+  std::vector<Storage*> storages_;  // by value, and behind those what is a source to the plan; null: not known, or gone
   std::vector<bool> wanted_;
-  std::vector<Storage*> targets_;    // of the running op: what it overwrites, by output
-  std::vector<Planned::Room> room_;  // for what runs now
-  std::string unplanned_;            // the running op, if it is not the plan's next
-  std::size_t first_ = 0;            // node that is an op of the driver's
+  std::vector<Storage*> targets_;        // of the running op: what it overwrites, by output
+  std::vector<Planned::Room> room_;      // for what runs now
+  std::vector<Planned::Room> requests_;  // of what runs now, so far, and where they were met
+  // For each node, what each request of its kernel is for; empty: not known yet.
+  std::vector<std::vector<std::int64_t>> requests_of_;
+  std::size_t node_ = 0;   // that runs now
+  std::string unplanned_;  // the running op, if it is not the plan's next
+  std::size_t first_ = 0;  // node that is an op of the driver's
   std::size_t at_ = 0;
   bool running_ = false;
+  bool welcomed_ = false;  // what was there before the step
   std::uint64_t steps_ = 0, ops_ = 0, losses_ = 0;
   std::string why_;
 };

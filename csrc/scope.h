@@ -99,6 +99,15 @@ class Scope final : public Driver {
 
   Engine& engine() { return *engine_; }
 
+  // From now on: what each op has cost, in the order in which they ran.
+  using OpTimes = std::vector<std::pair<std::string, Seconds>>;
+  void time_ops() { op_times_ = std::make_unique<OpTimes>(); }
+  OpTimes take_op_times() { return op_times_ ? std::exchange(*op_times_, {}) : OpTimes(); }
+  void note_op(const std::string& name, Seconds cost) {
+    if (op_times_) [[unlikely]]
+      op_times_->emplace_back(name, cost);
+  }
+
   // Whose memory is it? Any scope's, closed ones included.
   static Scope* owner_of(const void* address);
   // A closed scope of which nothing is left goes away.
@@ -121,6 +130,7 @@ class Scope final : public Driver {
   std::unordered_map<const c10::StorageImpl*, Foreign> foreign_;
   std::unordered_map<const Storage*, Storage*> snapshots_;  // bytes when last read, of what others may write to
   std::vector<c10::intrusive_ptr<c10::StorageImpl>> trash_;
+  std::unique_ptr<OpTimes> op_times_;
   std::unique_ptr<PageFile> pages_;  // outlives the engine
   std::unique_ptr<Engine> engine_;
 };

@@ -591,6 +591,7 @@ class Call {
     late_.clear();
     forget_snapshots();
     leave();
+    scope_.note_op(info_.name, cost_);
     engine_.ran(cost_);  // of a custom operator: nothing beyond the ops that it called
     engine_.after_planned(made_, operands_.written);
     scope_.empty_trash();

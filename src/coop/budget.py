@@ -267,7 +267,7 @@ def budget(
     if plan is not None:
         known = plan if isinstance(plan, Plan) else read(plan)
         refuse_unless_for(known, None, count)
-        followed = planned(known, live=True)
+        followed = planned(known, count, live=True)
     return Memory(options, events, followed)
 
 

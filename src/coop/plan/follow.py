@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from coop import _C
-from coop.plan.addresses import assign
+from coop.plan.addresses import assign, most_at_once
 from coop.plan.graph import NONE
 from coop.plan.plan import Plan, PlanError
 from coop.sizes import format_bytes
@@ -23,15 +23,17 @@ def refuse_unless_for(plan: Plan, graph: str | None, budget: int) -> None:
         )
 
 
-def planned(plan: Plan, *, live: bool) -> _C.Planned:
+def planned(plan: Plan, budget: int, *, live: bool) -> _C.Planned:
     """`live`: ops are recognised by their names. Else they are the trace's own, in order."""
     if not plan.program:
         raise PlanError("the plan does not say for which ops it is: it cannot be followed")
     made = _C.Planned()
     _refuse_unless_sound(plan)
-    room: dict[int, list[tuple[int, int]]] = {}
-    for interval in assign(plan, above=_C.Options().tiny).intervals:  # what is tiny stays anyway, at the low end
-        room.setdefault(interval.begin, []).append((interval.bytes, interval.offset))
+    room: dict[int, list[tuple[int, int, int]]] = {}
+    tiny = _C.Options().tiny  # what is no larger stays anyway, at the low end
+    placed = assign(plan, above=tiny, room=_room(plan, budget)).intervals
+    for interval in sorted(placed, key=lambda i: (i.first == NONE, i.first)):  # in the order in which kernels ask
+        room.setdefault(interval.begin, []).append((interval.bytes, interval.offset, interval.first))
     first = {number: room.get(at, []) for at, number in _first_runs(plan)}
     for number, (name, outputs, _) in enumerate(plan.program):
         made.node(name if live else "", live and name.endswith(_SILENT), outputs, first.get(number, []))
@@ -48,6 +50,11 @@ def planned(plan: Plan, *, live: bool) -> _C.Planned:
         else:
             made.step(kinds[kind], number, reached, room.get(at, []))
     return made
+
+
+def _room(plan: Plan, budget: int) -> int:
+    """What sources leave of the budget."""
+    return budget - (plan.peak - most_at_once(plan))
 
 
 def _refuse_unless_sound(plan: Plan) -> None:

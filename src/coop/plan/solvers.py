@@ -7,6 +7,7 @@ search does.
 import datetime
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from coop.plan.search import Search
@@ -53,13 +54,14 @@ _SENTENCE = (
 
 
 def run_cp(
-    search: Search, model: Any, *, seconds: float, heard: Callable[[Value], Any] | None = None, **parameters: Any
+    search: Search | None, model: Any, *, seconds: float, heard: Callable[[Value], Any] | None = None, **parameters: Any
 ) -> tuple[Any, Any]:
     """The solver after it has run, and its status. `heard` is called with each better solution: what a variable is in it."""
     cp = cp_model()
     solver = cp.CpSolver()
     solver.parameters.max_time_in_seconds = max(seconds, 0.01)
-    solver.parameters.num_workers = search.workers
+    if search is not None:
+        solver.parameters.num_workers = search.workers
     solver.parameters.catch_sigint_signal = False  # whoever called says stop
     for name, value in parameters.items():
         setattr(solver.parameters, name, value)
@@ -69,7 +71,7 @@ def run_cp(
             if heard is not None:
                 heard(self.value)
 
-    with search.stopping(solver.stop_search):
+    with search.stopping(solver.stop_search) if search is not None else nullcontext():
         return solver, solver.solve(model, Listener() if heard is not None else None)
 
 

@@ -131,7 +131,7 @@ class Player:
         followed = None
         if plan is not None:
             refuse_unless_for(plan, self._graph, size)
-            followed = planned(plan, live=False)
+            followed = planned(plan, size, live=False)
         result = _C.play(options, self._program, steps, limit - 1, events, followed)
         stats = Stats(**result["stats"])
         done = result["status"] == "ok"

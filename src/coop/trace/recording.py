@@ -12,6 +12,7 @@ import torch
 
 from coop import _C
 from coop.trace.recorder import Cost, Recorder, Updates, held_at_end, measured
+from coop.trace.timing import in_arena
 from coop.trace.trace import FRESH, Instruction, Op, Output, Release, Source, Trace, storages_of
 
 
@@ -21,7 +22,7 @@ def record(
     """The trace of one call of `step`.
 
     `warm_up` steps are run before, so that the optimizer has its state; then two are recorded, and the trace is that of
-    the second. Costs are the times that the ops took here; the smaller of two, if both steps did the same.
+    the second. Costs are the times that the ops take where they will run: in an arena, in a few steps more (timing.py).
     """
     if _C.is_open():
         raise RuntimeError("a step is recorded outside of a coop budget: inside, its tensors would count as exposed")
@@ -32,19 +33,25 @@ def record(
             step()
         with Recorder(updates, cost) as recorder:
             step()
-    return assemble(recorder, before, name, device)
+    costs = _costs(recorder, before)
+    if cost is measured:
+        costs = in_arena(step, recorder.ops, costs)
+    return assemble(recorder, before, name, device, costs=costs)
 
 
 def assemble(
-    recorder: Recorder, before: Recorder | None, name: str, device: str, about: dict[str, Any] | None = None
+    recorder: Recorder,
+    before: Recorder | None,
+    name: str,
+    device: str,
+    about: dict[str, Any] | None = None,
+    *,
+    costs: list[int] | None = None,
 ) -> Trace:
     """The trace of what was recorded, right after what `before` has recorded."""
     carries = _carried(recorder, before) if before else {}
     sources, rest = _sorted(recorder)
-    costs = [op.cost for op in recorder.ops]
-    if before and _repeated(recorder, before):
-        costs = [min(cost, op.cost) for cost, op in zip(costs, before.ops, strict=True)]
-    cost_of = iter(costs)
+    cost_of = iter(_costs(recorder, before) if costs is None else costs)
     numbers: dict[int, int] = {}
 
     def number(tensor: int) -> int:
@@ -67,6 +74,13 @@ def assemble(
             successor = numbers[carries[source.tensor]]
             instructions[position] = replace(source, tensor=numbers[source.tensor], carries=successor)
     return Trace(_accumulated_in_place(instructions), name, device, {"torch": torch.__version__, **(about or {})})
+
+
+def _costs(recorder: Recorder, before: Recorder | None) -> list[int]:
+    """Of its ops; the smaller of two, if both steps did the same."""
+    if before is None or not _repeated(recorder, before):
+        return [op.cost for op in recorder.ops]
+    return [min(op.cost, other.cost) for op, other in zip(recorder.ops, before.ops, strict=True)]
 
 
 def _sorted(recorder: Recorder) -> tuple[list[Source], list[Instruction]]:

@@ -1,0 +1,52 @@
+"""What ops take when they run in an arena.
+
+A recorder sees more of an op than its kernel: the way through Python, which is most of a small op, and fresh memory, which
+the system has to clear. Neither is there when a program runs in a budget. So a recorded step is run a few times more in
+a scope without a limit, and its costs are those that the engine finds there.
+"""
+
+import statistics
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Any
+
+from coop import _C
+from coop.trace.trace import Op
+
+STEPS = 5
+_FAR = 32  # ops that may be in one of two runs of a step only, at once
+
+
+def in_arena(step: Callable[[], Any], ops: Sequence[Op], costs: Sequence[int]) -> list[int]:
+    """The costs of recorded ops, of those at least that are found again when the step runs; the others keep theirs."""
+    from coop.budget import measure  # budgets know plans, which know traces
+
+    times: list[list[float]] = [[] for _ in ops]
+    with measure():
+        step()  # the arena's memory is fresh as well
+        _C.time_ops()
+        for _ in range(STEPS):
+            step()
+            for number, seconds in _matched(ops, _C.op_times()):
+                times[number].append(seconds)
+    return [round(1e9 * statistics.median(t)) if t else cost for t, cost in zip(times, costs, strict=True)]
+
+
+def _matched(ops: Sequence[Op], ran: Sequence[tuple[str, float]]) -> list[tuple[int, float]]:
+    """Which op is which, in order. Views are not timed, and what runs in place may be recorded as if it did not."""
+    found = []
+    at = 0
+    for number, op in enumerate(ops):
+        if op.cost == 0:
+            continue
+        name = _base(op.name)
+        for ahead, (other, seconds) in enumerate(islice(ran, at, at + _FAR)):
+            if _base(other) == name:
+                found.append((number, seconds))
+                at += ahead + 1
+                break
+    return found
+
+
+def _base(name: str) -> str:
+    return name.partition(".")[0].rstrip("_")
