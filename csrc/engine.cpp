@@ -148,8 +148,10 @@ void Engine::let_go(Storage& storage) {
   note(EventKind::die, storage);
   if (storage.producer && storage.block) {
     cached_ += storage.block->bytes;
-    // While nothing is evicted, nothing will be recomputed soon, and memory that is warm in the caches is used again.
-    const bool keep = storage.wanted || (options_.keep_dead && !held_evicted_.empty());
+    // While nothing is evicted, nothing will be recomputed soon, and memory that is warm in the caches is used again. A plan
+    // has its own use for the place.
+    const bool planned = follower_ && follower_->under_way();
+    const bool keep = storage.wanted || (options_.keep_dead && !held_evicted_.empty() && !planned);
     if (!keep) evict_eagerly(storage);
   }
   if (storage.source() && storage.uses && storage.block) orphans_.add(storage);

@@ -72,6 +72,8 @@ class Follower {
   void after(std::span<Storage* const> made, std::span<Storage* const> written, Lock& lock);
   // A raw block where the plan has room for so many bytes of what runs now; null if it has none, or that is taken.
   Block* place(Bytes bytes, Side side);
+  // The program does what was planned.
+  bool under_way() const { return at_ > 0; }
   // The op that runs now will be run again.
   bool again() const { return running_ && plan_->nodes[at_].again; }
 

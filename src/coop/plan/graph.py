@@ -147,6 +147,8 @@ class _Builder:
         self.users: list[list[int]] = []
         self.made_from: list[int] = []
         """For each value: the sources that it could not be made again without, a bit for each."""
+        self.gradients: set[int] = set()
+        """Values that backward has made."""
         self.base = [0]
 
     def graph(self) -> Graph:
@@ -180,11 +182,21 @@ class _Builder:
         storage = self.storage_of[tensor]
         before = self.references[storage]
         self.references[storage] += count
+        if storage in self.holds and not before + count:
+            self.released(self.holds[storage])
         if storage in self.readers and bool(before) != bool(before + count):
             self.base[-1] += self.rounded(self.sizes[storage]) * (1 if count > 0 else -1)
             if count < 0:  # nobody keeps it for what was made from it
                 for reader in self.readers[storage]:
                     self.last.setdefault(reader, len(self.nodes) - 1)
+
+    def released(self, value: int) -> None:
+        """A gradient is not written down: it stays for as long as the program holds it, read or not."""
+        last = self.nodes[-1]
+        if value not in self.gradients or value in last.inputs or value in last.outputs:
+            return
+        self.nodes[-1] = replace(last, inputs=(*last.inputs, value))
+        self.users[value].append(len(self.nodes) - 1)
 
     def add(self, op: Op, number: int) -> None:
         for output in op.outputs:
@@ -225,6 +237,8 @@ class _Builder:
             outputs.append(len(self.values))
             self.values.append((self.rounded(self.sizes[storage]), here))
             self.users.append([])
+            if op.phase == "backward":
+                self.gradients.add(outputs[-1])
             self.made_from.append(made_from if op.phase == "forward" else 0)  # gradients are sources for the engine
         scratch = self.rounded(op.scratch) if op.scratch else 0
         replaces = tuple(over) if any(value != NONE for value in over) else ()
