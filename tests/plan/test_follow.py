@@ -253,6 +253,41 @@ def test_a_planned_program_gives_the_same_bits_and_is_planned_throughout(plan):
     assert stats.rematerialisations == pytest.approx(4 * runs, rel=0.3)
 
 
+class Convolving(Training):
+    """Its kernels ask for scratch as large as what they make, and before they ask for that."""
+
+    def __init__(self):
+        torch.manual_seed(1)
+        layers = [part for _ in range(6) for part in (nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())]
+        self.model = nn.Sequential(*layers)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-2)
+        self.losses = []
+        self.batch = torch.rand(16, 8, 32, 32)
+
+    def step(self):
+        loss = self.model(self.batch).square().mean()
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.losses.append(loss.item())
+
+
+def test_a_live_program_runs_again_what_was_planned_and_hardly_more():
+    graph = graph_of(coop.record(Convolving().step))
+    found = solve(graph, 0.7, "treewidth")
+    planned_runs = len(found.sequence()) - len(found.program)
+    with coop.budget(int(1.01 * found.budget), plan=found, checks=2) as memory:
+        training = Convolving()
+        for _ in range(3):
+            training.step()
+        before = memory.stats()
+        for _ in range(4):
+            training.step()
+        after = memory.stats()
+    assert after.planned_steps - before.planned_steps == 4 and planned_runs > 3
+    assert planned_runs <= (after.replays - before.replays) / 4 <= 1.1 * planned_runs + 1
+
+
 def test_a_step_of_another_size_is_lost_and_the_next_is_planned_again(plan):
     def program(training):
         for rows in (512, 512, 384, 512, 200, 200, 512):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from graphs import chain
 
-from coop.plan.addresses import assign
+from coop.plan.addresses import Interval, _packed, assign
 from coop.plan.check import check
 from coop.plan.file import read, write
 from coop.plan.graph import NONE, from_trace, make
@@ -171,11 +171,7 @@ def test_random_sequences_of_random_traces_are_legal_and_find_addresses(seed):
         check(plan, graph, budget=plan.peak - 1)
     addresses = assign(plan)
     assert addresses.used <= addresses.needed
-    for i, one in enumerate(addresses.intervals):
-        for other in addresses.intervals[:i]:
-            apart_in_time = one.end <= other.begin or other.end <= one.begin
-            apart = one.offset + one.bytes <= other.offset or other.offset + other.bytes <= one.offset
-            assert apart_in_time or apart
+    assert_apart(addresses.intervals)
 
 
 def _again(graph, node, at, done):
@@ -222,3 +218,33 @@ def test_make_refuses_edges_that_go_backward():
     with pytest.raises(ValueError, match="from 2 to 1 does not go forward"):
         make([1, 1, 1], [1, 1, 1], [(2, 1)])
     assert make([1, 1], [1, 1], [(0, 1)]).nodes[1].over == () and NONE == -1
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_no_order_places_well_is_packed_by_the_solver(seed):
+    """Blocks that were cut out of a full rectangle fit into it again."""
+    chance = random.Random(seed)
+    room, pieces = 1 << 20, [(0, 1 << 20, 0, 60)]
+    while len(pieces) < 40:
+        low, high, begin, end = pieces.pop(chance.randrange(len(pieces)))
+        if (chance.random() < 0.5 and end - begin > 1) or high - low < 1 << 13:
+            middle = chance.randint(begin + 1, end - 1) if end - begin > 1 else end
+            parts = (
+                [(low, high, begin, middle), (low, high, middle, end)] if middle < end else [(low, high, begin, end)]
+            )
+        else:
+            middle = chance.randrange(low + (1 << 12), high, 1 << 12)
+            parts = [(low, middle, begin, end), (middle, high, begin, end)]
+        pieces += parts
+    lives = [Interval(n, high - low, begin, end) for n, (low, high, begin, end) in enumerate(pieces)]
+    packed = _packed(lives, room)
+    assert sorted(i.value for i in packed) == list(range(len(lives)))
+    assert all(i.offset >= 0 and i.offset + i.bytes <= room for i in packed)
+    assert_apart(packed)
+
+
+def assert_apart(intervals):
+    for i, one in enumerate(intervals):
+        for other in intervals[:i]:
+            apart_in_time = one.end <= other.begin or other.end <= one.begin
+            assert apart_in_time or one.offset + one.bytes <= other.offset or other.offset + other.bytes <= one.offset

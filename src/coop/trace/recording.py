@@ -22,7 +22,8 @@ def record(
     """The trace of one call of `step`.
 
     `warm_up` steps are run before, so that the optimizer has its state; then two are recorded, and the trace is that of
-    the second. Costs are the times that the ops take where they will run: in an arena, in a few steps more (timing.py).
+    the second. Costs are the times that the ops take where they will run, in an arena: for that a few steps more are run, as
+    far as there are batches for them (timing.py).
     """
     if _C.is_open():
         raise RuntimeError("a step is recorded outside of a coop budget: inside, its tensors would count as exposed")
