@@ -2,10 +2,14 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <cerrno>
 #include <sstream>
+#include <system_error>
 
 #include "engine_bindings.h"
+#include "host_tier.h"
 #include "out_of_budget.h"
+#include "page_file.h"
 #include "scope.h"
 #include "tally.h"
 #include "torch_hook.h"
@@ -141,7 +145,12 @@ PYBIND11_MODULE(_C, module) {
   module.def("this_thread_is_managed", &this_thread_is_managed);
   module.def("stats", [] { return to_python(open_scope().engine().stats()); });
   module.def("follow", [](std::shared_ptr<Planned> plan) { open_scope().engine().follow(std::move(plan)); });
-  module.def("page_to", [](std::string folder) { open_scope().page_to(std::move(folder)); });
+  module.def("swap_to_host", [](Bytes limit) { open_scope().swap_to(std::make_unique<HostTier>(limit)); });
+  module.def("swap_to_file", [](std::string folder, Bytes limit, bool now) {
+    auto file = std::make_unique<PageFile>(std::move(folder), limit);
+    if (now && !file->open()) throw std::system_error(errno, std::generic_category());
+    open_scope().swap_to(std::move(file));
+  });
   module.def("time_ops", [] { open_scope().time_ops(); });
   module.def("op_times", [] { return open_scope().take_op_times(); });
   module.def("why_lost", [] { return open_scope().engine().why_lost(); });

@@ -15,7 +15,7 @@
 
 namespace coop {
 
-// Of scores per byte, over some storages that can be recomputed.
+// Of scores per byte, over some storages that can leave.
 struct Bound {
   static constexpr double kNone = std::numeric_limits<double>::infinity();
 
@@ -56,7 +56,7 @@ struct Chunk {
 
   // The block has got a storage, or that has got cheaper, or a hole beside it larger.
   void note(const Block& block) {
-    if (block.storage) note(block, block.storage->cost);
+    if (block.storage) note(block, least_of(*block.storage, block.storage->cost));
   }
   void add(const Chunk& other) {
     own.add(other.own);
@@ -75,23 +75,29 @@ struct Chunk {
     Bound at_once{.until = now};
     const Block* block = first;
     for (std::uint32_t i = 0; i < blocks; ++i, block = block->next) {
-      if (block->storage) note(*block, block->storage->producer ? cost_of(*block->storage) : 0, &at_once);
+      if (!block->storage) continue;
+      note(*block, least_of(*block->storage, block->storage->producer ? cost_of(*block->storage) : 0), &at_once);
     }
     return at_once.rate;
   }
 
  private:
+  // Of the ways out: made again, for so much, or swapped.
+  static Seconds least_of(const Storage& storage, Seconds again) {
+    return storage.producer ? std::min(again, storage.swap_cost) : storage.swap_cost;
+  }
+
   // What waiting ops will read counts as if none waited, and is priced at more than a second.
   void note(const Block& block, Seconds cost, Bound* also = nullptr) {
     const Bytes holes = block.free_beside();
     if (holes) moving = std::min(moving, static_cast<double>(block.bytes) / static_cast<double>(holes));
     const Storage& storage = *block.storage;
-    if (!storage.producer) return;
-    const bool spare = !storage.held && !storage.missed;
+    if (!storage.producer && !storage.swappable()) return;
+    const bool spare = storage.producer && !storage.held && !storage.missed;
     const auto per_byte = [&](Seconds seconds) {
       return spare ? 0 : std::min(seconds, 1.0) / static_cast<double>(block.bytes + holes);
     };
-    own.add(per_byte(storage.cost), storage.last_access);
+    own.add(per_byte(least_of(storage, storage.cost)), storage.last_access);
     known.add(per_byte(cost), storage.last_access);
     if (also) also->add(per_byte(cost), storage.last_access);
   }

@@ -17,7 +17,9 @@ Engine::Engine(const Options& options, Driver& driver)
       arena_(options.budget, options.alignment, options.placement),
       lineage_(
           options_, [this](Storage& storage) { forget(storage); }, [this](Op& op) { driver_.drop(op); }),
-      policy_(make_policy(options_)) {}
+      policy_(make_policy(options_)),
+      swap_out_(options.swap_out),
+      swap_in_(options.swap_in) {}
 
 Engine::~Engine() { lineage_.sweep(SIZE_MAX); }
 
@@ -80,6 +82,7 @@ void Engine::enter(std::span<Storage* const> inputs) {
   for (Storage* input : inputs) {
     input->last_access = now_;
     ready = ready && input->resident();
+    if (options_.swap) price_swap(*input);  // speeds have changed, or the tier has room again
   }
   if (!ready) bring_back(inputs, lock);
   for (Storage* input : inputs) lock_operand(*input);
@@ -90,6 +93,15 @@ void Engine::leave(std::span<Storage* const> inputs) {
   for (Storage* input : inputs) {
     unlock_operand(*input);
     lineage_.reconsider(*input);
+  }
+}
+
+void Engine::overwriting(std::span<Storage* const> written) {
+  for (Storage* storage : written) {
+    if (!storage->page || !storage->source()) continue;  // a page of what can be made again stays with the old version
+    const Lock lock(mutex_);
+    drop_page(*storage);
+    price_swap(*storage);
   }
 }
 
@@ -119,6 +131,7 @@ Storage* Engine::bind(Bytes offset, Bytes bytes, void* handle) {
   storage->in_hand = !storage->held;
   storage->last_access = now_;
   sources_ += bytes;
+  price_swap(*storage);
   note(EventKind::bind, *storage);
   if (handle) driver_.attach(*storage);  // under the lock: it may be moved as soon as that is open
   return storage;
@@ -292,6 +305,8 @@ Storage* Engine::copy_on_write(Storage& storage) {
   note(EventKind::bind, *old);
   note(EventKind::bind, storage);
   driver_.attach(storage);
+  price_swap(storage);
+  price_swap(*old);
   note_use();
   return old;
 }
@@ -303,13 +318,13 @@ Storage* Engine::split(Storage& storage) {
   old->page = std::exchange(storage.page, 0);
   if (follower_) follower_->renamed(storage, *old);
   sources_ += storage.bytes;
-  lineage_.evicted(*old);
+  price_swap(storage);
+  if (!old->page) lineage_.evicted(*old);
   return old;
 }
 
 void Engine::commit_resident(Storage& storage) {
   if (!storage.producer) return;
-  drop_page(storage);  // it may be overwritten from now on
   if (storage.block) {
     sources_ += storage.bytes;
     if (!storage.held) cached_ -= storage.block->bytes;
@@ -351,7 +366,9 @@ void Engine::expose(Storage& storage) {
   if (storage.exposed) return;
   commit(storage);
   Lock lock(mutex_);
+  bring_back(storage, lock);
   settle(storage, lock);  // others may write to it from now on: rule 5
+  drop_page(storage);
   storage.exposed = true;
   hold_in_place(storage);
 }

@@ -16,6 +16,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -53,7 +54,7 @@ class Driver {
   virtual void evacuate(Storage& storage) = 0;
   // A held storage will never be brought back: reading it is an error from now on.
   virtual void abandon(Storage& storage) = 0;
-  // Writes bytes of the arena to storage outside, and returns the page, from 1 on; 0: it cannot.
+  // Writes bytes of the arena to the tier outside, and returns the page, from 1 on; 0: it cannot.
   virtual std::uint32_t page_out(Bytes /*offset*/, Bytes /*bytes*/, Seconds& /*seconds*/) { return 0; }
   // Brings a page back. False: it is lost.
   virtual bool page_in(std::uint32_t /*page*/, Bytes /*offset*/, Bytes /*bytes*/, Seconds& /*seconds*/) {
@@ -62,6 +63,11 @@ class Driver {
   virtual void drop_page(std::uint32_t /*page*/) {}
   // A digest of bytes in the arena, for checks of rule 4.
   virtual std::uint64_t digest(Bytes offset, Bytes bytes) = 0;
+};
+
+// Bytes that left did not come back, and cannot be made again. The program can go on without them.
+struct Lost : std::runtime_error {
+  using std::runtime_error::runtime_error;
 };
 
 // No room. The program can go on after catching it (rule 8).
@@ -85,11 +91,11 @@ struct Stats {
   std::uint64_t allocations = 0, evictions = 0, rematerialisations = 0, replays = 0, moves = 0, commits = 0;
   std::uint64_t searches = 0, ops = 0, recorded_ops = 0, storages = 0;
   std::uint64_t exact_costs = 0, union_find_costs = 0;
-  std::uint64_t pages_out = 0, pages_in = 0;
-  Bytes paged_out = 0, paged_in = 0;
+  std::uint64_t swaps_out = 0, swaps_in = 0;
+  Bytes swapped_out = 0, swapped_in = 0;
   std::uint64_t planned_steps = 0, planned_ops = 0, plan_losses = 0;
   Bytes evicted_bytes = 0, moved_bytes = 0;
-  Seconds op_seconds = 0, recompute_seconds = 0, search_seconds = 0, move_seconds = 0, page_seconds = 0;
+  Seconds op_seconds = 0, recompute_seconds = 0, search_seconds = 0, move_seconds = 0, transfer_seconds = 0;
   double fragmentation = 0;
 };
 
@@ -115,6 +121,8 @@ class Engine {
   // Brings every input back, in place and locked until leave. Rule 3.
   void enter(std::span<Storage* const> inputs);
   void leave(std::span<Storage* const> inputs);
+  // These operands, which are entered, are about to be overwritten: what is outside of them is not their bytes any more.
+  void overwriting(std::span<Storage* const> written);
   // Of an op that ran, recorded or not.
   void ran(Seconds cost);
 
@@ -230,6 +238,11 @@ class Engine {
   void replay(Op& op, Lock& lock);
   void page_out(Storage& storage, Lock& lock);
   bool page_in(Storage& storage, Lock& lock);
+  bool ready_to_leave(Storage& storage);
+  bool is_outside(Storage& storage, std::uint32_t page, Seconds seconds);
+  void price_swap(Storage& storage);
+  [[noreturn]] void lose(Storage& storage);
+  void abandon(Storage& storage);
   void drop_page(Storage& storage) {
     if (storage.page) driver_.drop_page(std::exchange(storage.page, 0));
   }
@@ -267,6 +280,7 @@ class Engine {
   Bytes sources_ = 0, raw_ = 0,
         operands_ = 0;  // bytes now: of sources, raw blocks, locked operands that are not sources
   Bytes floor_ = 0;
+  double swap_out_ = 0, swap_in_ = 0;  // bytes per second, as measured
   std::unordered_set<Storage*> held_evicted_;
   Orphans orphans_;
   double fragmentation_sum_ = 0;

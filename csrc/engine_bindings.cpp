@@ -40,11 +40,11 @@ py::dict to_python(const Stats& s) {
   COOP_STAT(search_seconds);
   COOP_STAT(move_seconds);
   COOP_STAT(fragmentation);
-  COOP_STAT(pages_out);
-  COOP_STAT(pages_in);
-  COOP_STAT(paged_out);
-  COOP_STAT(paged_in);
-  COOP_STAT(page_seconds);
+  COOP_STAT(swaps_out);
+  COOP_STAT(swaps_in);
+  COOP_STAT(swapped_out);
+  COOP_STAT(swapped_in);
+  COOP_STAT(transfer_seconds);
   COOP_STAT(planned_steps);
   COOP_STAT(planned_ops);
   COOP_STAT(plan_losses);
@@ -86,6 +86,10 @@ void bind_options(py::module_& module) {
       .def_readwrite("partition", &Options::partition)
       .def_readwrite("per_byte", &Options::per_byte)
       .def_readwrite("keep_dead", &Options::keep_dead)
+      .def_readwrite("swap", &Options::swap)
+      .def_readwrite("swap_out", &Options::swap_out)
+      .def_readwrite("swap_in", &Options::swap_in)
+      .def_readwrite("swap_least", &Options::swap_least)
       .def_readwrite("needed_only", &Options::needed_only)
       .def_readwrite("in_place", &Options::in_place)
       .def_readwrite("move", &Options::move)

@@ -148,7 +148,7 @@ void Lineage::commit(Storage& storage) {
 
 void Lineage::reconsider(Storage& storage) {
   if (!storage.unused()) return;
-  if (storage.evicted()) restored(storage);  // costs around it no longer contain it
+  if (storage.gone()) restored(storage);  // costs around it no longer contain it
   forget_(storage);
   commit(storage);
   storages_.release(&storage);
@@ -183,7 +183,7 @@ void Lineage::set_missing(Storage& storage, bool on) {
       Storage* input = op->inputs()[i].storage;
       input->missed += on ? 1 : -1;
       if (!input->missed) got_cheaper(*input);
-      const bool needed = input->evicted() && (input->held || input->missed);
+      const bool needed = input->gone() && (input->held || input->missed);
       if (needed == input->missing) continue;
       input->missing = needed;
       stack_.push_back(input);
@@ -250,7 +250,7 @@ bool Lineage::around_exact(Storage& storage, Seconds& sum) {
   stack_.clear();
   const auto up = [&](Op* op) {
     for (std::uint32_t i = 0; i < op->inputs_count; ++i) {
-      if (Storage* input = op->inputs()[i].storage; input->evicted() && input->stamp != stamp_) {
+      if (Storage* input = op->inputs()[i].storage; input->gone() && input->stamp != stamp_) {
         input->stamp = stamp_;
         stack_.push_back(input);
       }
@@ -270,7 +270,7 @@ bool Lineage::around_exact(Storage& storage, Seconds& sum) {
     for (Edge* edge = from.consumers; edge; edge = edge->next) {
       for (std::uint32_t i = 0; i < edge->op->outputs_count; ++i) {
         Storage* output = edge->op->outputs()[i];
-        if (!output || !output->evicted() || output->stamp == stamp_) continue;
+        if (!output || !output->gone() || output->stamp == stamp_) continue;
         output->stamp = stamp_;
         if (output->missing || !options_.needed_only) stack_.push_back(output);
       }
@@ -327,7 +327,7 @@ void Lineage::invalidate_around(Storage& storage) {
       const auto visit = [&](Storage* next) {
         if (!next || next->stamp == stamp_) return;
         next->stamp = stamp_;
-        if (next->evicted()) {
+        if (next->gone()) {
           stack_.push_back(next);
         } else {
           next->epoch = 0;
@@ -374,7 +374,7 @@ void Lineage::missing(std::span<Storage* const> goals, std::vector<Op*>& order) 
   ++stamp_;
   std::vector<std::pair<Op*, std::uint32_t>> path;
   const auto descend = [&](const Storage& storage) {
-    if (storage.resident() || storage.producer->stamp == stamp_) return;
+    if (!storage.gone() || !storage.producer || storage.producer->stamp == stamp_) return;
     storage.producer->stamp = stamp_;
     path.emplace_back(storage.producer, 0);
   };
@@ -398,7 +398,7 @@ void Lineage::find_needs(std::span<Op* const> order) {
     absent.clear();
     for (std::uint32_t i = 0; i < op->inputs_count; ++i) {
       const Storage* input = op->inputs()[i].storage;
-      if (input->evicted()) absent.emplace_back(input->producer->need, input->bytes);
+      if (input->evicted()) absent.emplace_back(need_of(*input), input->bytes);
     }
     std::sort(absent.begin(), absent.end(), std::greater<>());
     Bytes kept = 0, most = 0;
@@ -428,9 +428,9 @@ void Lineage::check(const Storage& storage) const {
     }
   }
   if (missed != storage.missed) fail("counts wrongly who misses it");
-  if (storage.missing != (storage.evicted() && (storage.held || storage.missed))) fail("is missing or not, wrongly");
+  if (storage.missing != (storage.gone() && (storage.held || storage.missed))) fail("is missing or not, wrongly");
   if (storage.producer && storage.producer->outputs()[storage.output] != &storage) fail("is not its producer's output");
-  if (storage.evicted() && !storage.producer) fail("rule 2: is gone and cannot be brought back");
+  if (storage.gone() && !storage.producer && !storage.lost) fail("rule 2: is gone and cannot be brought back");
   if (storage.evicted() && storage.locks) fail("rule 3: is locked and not resident");
   if (storage.unused()) {
     fail("should have been forgotten");

@@ -63,13 +63,14 @@ class Lineage {
   // Releases at most `portion` ops whose outputs are all gone. True when none are left.
   bool sweep(std::size_t portion);
 
-  // Told by the engine when the bytes of a storage leave and come.
+  // Told by the engine when the bytes of a storage are nowhere any more, and when they are back. What is outside the arena
+  // is as good as resident here: nothing has to be run again for it.
   void evicted(Storage& storage);
   void restored(Storage& storage);
   // An evicted storage is no longer held.
   void unheld(Storage& storage);
 
-  // Cost of bringing the storage back if it were evicted now.
+  // Cost of making the storage again if its bytes were gone now.
   Seconds projected_cost(Storage& storage);
   // The same, or less if it would take a walk: then `exact` is false.
   Seconds least_cost(const Storage& storage, bool& exact) const {

@@ -53,7 +53,7 @@ std::uint32_t PageFile::write(const void* memory, Bytes bytes) {
   return number;
 }
 
-bool PageFile::read(std::uint32_t number, void* memory) const {
+bool PageFile::read(std::uint32_t number, void* memory) {
   const Slot& slot = slots_.at(number);
   char* to = static_cast<char*>(memory);
   for (Bytes done = 0; done < slot.bytes;) {

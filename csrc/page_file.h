@@ -9,30 +9,30 @@
 #include <unordered_map>
 #include <vector>
 
-#include "types.h"
+#include "tier.h"
 
 namespace coop {
 
-class PageFile {
+class PageFile final : public Tier {
  public:
   // In this folder; opened when the first page is written. `limit`: bytes that it may grow to; 0: any.
   explicit PageFile(std::string folder, Bytes limit = 0) : folder_(std::move(folder)), limit_(limit) {}
-  ~PageFile();
+  ~PageFile() override;
   PageFile(const PageFile&) = delete;
   PageFile& operator=(const PageFile&) = delete;
 
-  // The slot, from 1 on; 0: it could not be written.
-  std::uint32_t write(const void* memory, Bytes bytes);
-  // False: the bytes are not what they were, or cannot be read.
-  bool read(std::uint32_t slot, void* memory) const;
-  void drop(std::uint32_t slot);
+  // Whether there can be such a file; else errno says why.
+  bool open();
+
+  std::uint32_t write(const void* memory, Bytes bytes) override;
+  bool read(std::uint32_t slot, void* memory) override;
+  void drop(std::uint32_t slot) override;
 
  private:
   struct Slot {
     Bytes offset = 0, bytes = 0;
     std::uint64_t digest = 0;
   };
-  bool open();
 
   const std::string folder_;
   const Bytes limit_;

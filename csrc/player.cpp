@@ -177,6 +177,7 @@ void Player::run_op(const Instruction& op) {
       for (Storage* storage : operands_) engine_->reconsider(*storage);
       throw;
     }
+    engine_->overwriting(written_);
     try {
       compute(op);
     } catch (...) {

@@ -20,12 +20,19 @@ Seconds staleness(const Scene& scene, const Storage& storage) {
 
 // Dearer than anything that nobody waits for; and the deeper, the dearer: where so much is missing, an activation is
 // recomputed from the layer below, but a gradient from the whole network.
-double score_of_wanted(const Storage& storage) { return (1.0 + storage.producer->depth) / kShortest; }
+double score_of_wanted(const Storage& storage) {
+  return (1.0 + (storage.producer ? storage.producer->depth : 0)) / kShortest;
+}
+
+// Of the cheapest way out, and back.
+Seconds cost_of_leaving(Scene& scene, Storage& storage) {
+  return storage.producer ? std::min(scene.lineage.projected_cost(storage), storage.swap_cost) : storage.swap_cost;
+}
 
 double score(Scene& scene, Storage& storage) {
   if (storage.wanted) return score_of_wanted(storage);
   if (storage.spare()) return 0;
-  return scene.lineage.projected_cost(storage) / staleness(scene, storage);
+  return cost_of_leaving(scene, storage) / staleness(scene, storage);
 }
 
 double cost_of_moving(const Scene& scene, const Storage& storage) {
@@ -217,7 +224,7 @@ class WindowSearch {
       if (storage->wanted) {
         item.cost = score_of_wanted(*storage);
       } else if (!storage->spare()) {
-        item.cost = scene_.lineage.least_cost(*storage, item.priced) / staleness(scene_, *storage);
+        item.cost = least_cost(*storage, item.priced) / staleness(scene_, *storage);
       }
       return true;
     }
@@ -225,6 +232,15 @@ class WindowSearch {
     item.cost = cost_of_moving(scene_, *storage);
     item.gain = 0;
     return true;
+  }
+
+  Seconds least_cost(const Storage& storage, bool& exact) const {
+    exact = true;
+    if (!storage.producer) return storage.swap_cost;
+    const Seconds again = scene_.lineage.least_cost(storage, exact);
+    if (again < storage.swap_cost) return again;
+    exact = true;  // it is dearer still
+    return storage.swap_cost;
   }
 
   double value_of(long double cost, Bytes gain) const {
@@ -320,6 +336,11 @@ std::unique_ptr<Policy> make_policy(const Options& options) {
   }
   if (!options.window) return std::make_unique<Single<Dte>>();
   return std::make_unique<Coop>();
+}
+
+bool swaps(Lineage& lineage, Storage& storage) {
+  if (storage.spare()) return false;
+  return !storage.producer || (storage.swappable() && storage.swap_cost <= lineage.projected_cost(storage));
 }
 
 bool stays(Scene& scene, Storage& storage) {

@@ -49,6 +49,9 @@ std::unique_ptr<Policy> make_policy(const Options& options);
 // The cheapest run that is large enough, where no hole is: Coop's sliding window. Also every policy's last resort.
 Run cheapest_window(Scene& scene, Bytes needed, bool may_move);
 
+// Whether a storage that leaves takes its bytes with it: it cannot be made again, or not so cheaply.
+bool swaps(Lineage& lineage, Storage& storage);
+
 // Whether a storage of a run is moved to its edge instead of leaving: it cannot leave, or is dear and quickly moved.
 bool stays(Scene& scene, Storage& storage);
 

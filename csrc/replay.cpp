@@ -6,7 +6,9 @@
 // there is no room even so, memory is packed, then emptied, and in the end the walk holds on to nothing but the operands
 // of the op that runs.
 #include <algorithm>
+#include <limits>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
 #include "engine.h"
@@ -17,6 +19,12 @@ namespace {
 
 constexpr Seconds kPatience = 1;  // with a recomputation that goes round in circles
 
+// How fast bytes go out or come in, the last times more than those before.
+void measure(double& rate, Bytes bytes, Seconds seconds) {
+  constexpr double kWeight = 0.2;
+  rate += kWeight * (static_cast<double>(bytes) / std::max(seconds, kShortest) - rate);
+}
+
 Storage* storage_of(Storage* storage) { return storage; }
 Storage* storage_of(const Edge& edge) { return edge.storage; }
 
@@ -26,7 +34,7 @@ Storage* hungriest_absent(const List& list) {
   Storage* found = nullptr;
   for (const auto& item : list) {
     Storage* storage = storage_of(item);
-    if (storage->evicted() && (!found || storage->producer->need > found->producer->need)) found = storage;
+    if (storage->evicted() && (!found || need_of(*storage) > need_of(*found))) found = storage;
   }
   return found;
 }
@@ -41,8 +49,8 @@ void Engine::bring_back(std::span<Storage* const> goals, Lock& lock) {
     std::size_t kept;  // what it holds on to lies behind this index
   };
   std::vector<Op*> order;
+  if (std::none_of(goals.begin(), goals.end(), [](const Storage* goal) { return goal->evicted(); })) return;
   lineage_.missing(goals, order);
-  if (order.empty()) return;
   lineage_.find_needs(order);
   const auto want = [](Op* op, bool on) {
     op->waiting = on;
@@ -88,9 +96,10 @@ void Engine::bring_back(std::span<Storage* const> goals, Lock& lock) {
         }
         continue;
       }
-      if (goal->page && page_in(*goal, lock)) continue;
-      Op* op = goal->producer;
-      if (Storage* absent = hungriest_absent(std::span(op->inputs(), op->inputs_count))) {
+      Op* op = goal->page ? nullptr : goal->producer;
+      if (!op && !goal->page) lose(*goal);  // it was lost before, and what is wanted was made from it
+      Storage* absent = op ? hungriest_absent(std::span(op->inputs(), op->inputs_count)) : nullptr;
+      if (absent) {
         frames.push_back({absent, kept.size()});
         continue;
       }
@@ -98,11 +107,16 @@ void Engine::bring_back(std::span<Storage* const> goals, Lock& lock) {
         throw thrashing(arena_.round(goal->bytes));
       }
       release_from(from);
-      for (std::uint32_t i = 0; i < op->inputs_count; ++i) {
+      for (std::uint32_t i = 0; op && i < op->inputs_count; ++i) {
         ++op->inputs()[i].storage->pins;
         kept.push_back(op->inputs()[i].storage);
       }
       try {
+        if (!op) {
+          if (!page_in(*goal, lock) && !goal->producer) lose(*goal);
+          rescues = 0;
+          continue;
+        }
         replay(*op, lock);
       } catch (const Shortage&) {
         if (!options_.rescue || rescues == 3) throw;
@@ -195,16 +209,41 @@ void Engine::page_out(Storage& storage, Lock& lock) {
   const std::uint32_t page = driver_.page_out(storage.block->offset, storage.bytes, seconds);
   lock.lock();
   unlock_operand(storage);
-  storage.page = page;
-  counts_.page_seconds += seconds;
-  if (page) {
-    ++counts_.pages_out;
-    counts_.paged_out += storage.bytes;
-  }
+  is_outside(storage, page, seconds);
   lineage_.reconsider(storage);
 }
 
-// False: the page is lost, and the storage has to be recomputed.
+bool Engine::is_outside(Storage& storage, std::uint32_t page, Seconds seconds) {
+  counts_.transfer_seconds += seconds;
+  storage.page = page;
+  if (!page) return false;
+  ++counts_.swaps_out;
+  counts_.swapped_out += storage.bytes;
+  measure(swap_out_, storage.bytes, seconds);
+  price_swap(storage);
+  return true;
+}
+
+// Before a storage leaves: if its bytes go with it, they are outside afterwards. False: they could not, and it has to stay.
+bool Engine::ready_to_leave(Storage& storage) {
+  if (storage.page || !swaps(lineage_, storage)) return true;
+  Seconds seconds = 0;
+  const std::uint32_t page = driver_.page_out(storage.block->offset, storage.bytes, seconds);
+  if (is_outside(storage, page, seconds)) return true;
+  storage.swap_cost = std::numeric_limits<Seconds>::infinity();  // until it is used the next time
+  return storage.producer != nullptr;
+}
+
+void Engine::price_swap(Storage& storage) {
+  if (!options_.swap || storage.bytes < options_.swap_least || storage.foreign) return;
+  const auto bytes = static_cast<double>(storage.bytes);
+  const Seconds cost = (storage.page ? 0 : bytes / swap_out_) + bytes / swap_in_;
+  const bool less = cost < storage.swap_cost;
+  storage.swap_cost = cost;
+  if (less) got_cheaper(storage);
+}
+
+// False: the page is lost, and the storage has to be recomputed, if it can be.
 bool Engine::page_in(Storage& storage, Lock& lock) {
   ++storage.pins;
   Block* block = nullptr;
@@ -219,19 +258,34 @@ bool Engine::page_in(Storage& storage, Lock& lock) {
   const bool good = driver_.page_in(storage.page, block->offset, storage.bytes, seconds);
   lock.lock();
   --storage.pins;
-  counts_.page_seconds += seconds;
+  counts_.transfer_seconds += seconds;
   if (!good) {
     give_back(block);
     drop_page(storage);
+    lineage_.evicted(storage);
     return false;
   }
-  ++counts_.pages_in;
-  counts_.paged_in += storage.bytes;
+  ++counts_.swaps_in;
+  counts_.swapped_in += storage.bytes;
+  measure(swap_in_, storage.bytes, seconds);
   raw_ -= block->bytes;
   place(storage, block);
+  if (!storage.producer) sources_ += storage.bytes;
   --counts_.rematerialisations;  // nothing was run again
+  price_swap(storage);
   check_at_event();
   return true;
+}
+
+// Its bytes are nowhere, and nothing can make them again.
+void Engine::lose(Storage& storage) {
+  if (storage.held) abandon(storage);
+  storage.lost = true;
+  throw Lost(
+      "a tensor of " + std::to_string(storage.bytes) +
+      " bytes that had been swapped out did not come back as it was, and it cannot be recomputed: its memory, or its "
+      "file, was changed or could not be read. It is lost; the other tensors are not. Tip: go on from the last "
+      "checkpoint, with another place to swap to");
 }
 
 // The bytes an in-place op works on: the old version's own if nobody else waits for it, else a copy of them. As a raw
@@ -279,7 +333,7 @@ void Engine::place(Storage& storage, Block* block) {
   if (storage.held) {
     held_evicted_.erase(&storage);
     driver_.attach(storage);
-  } else {
+  } else if (storage.producer) {
     cached_ += block->bytes;
   }
 }

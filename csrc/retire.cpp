@@ -17,6 +17,16 @@ void Engine::evacuate(Storage& storage, std::vector<Storage*>& outside) {
   outside.push_back(&storage);
 }
 
+// It keeps its lineage: what was made from it may still come back.
+void Engine::abandon(Storage& storage) {
+  held_evicted_.erase(&storage);
+  driver_.abandon(storage);
+  storage.held = false;
+  storage.handle = nullptr;
+  storage.in_hand = true;
+  lineage_.unheld(storage);
+}
+
 std::size_t Engine::retire(Bytes spare) {
   Lock lock(mutex_);
   std::vector<Storage*> outside, pinned;
@@ -44,7 +54,8 @@ std::size_t Engine::retire(Bytes spare) {
   while (!held_evicted_.empty()) {
     // The shallowest first: what is made from it finds it outside already, and needs no room for it.
     Storage* storage = *std::min_element(held_evicted_.begin(), held_evicted_.end(), [](auto* a, auto* b) {
-      return std::pair(a->producer->depth, a->id) < std::pair(b->producer->depth, b->id);
+      const auto depth = [](const Storage* one) { return one->producer ? one->producer->depth : 0; };
+      return std::pair(depth(a), a->id) < std::pair(depth(b), b->id);
     });
     try {
       bring_back(*storage, lock);
@@ -55,12 +66,7 @@ std::size_t Engine::retire(Bytes spare) {
         arena_.extend(std::exchange(spare, 0));
         continue;
       }
-      held_evicted_.erase(storage);
-      driver_.abandon(*storage);
-      storage->held = false;  // it keeps its lineage: what was made from it may still come back
-      storage->handle = nullptr;
-      storage->in_hand = true;
-      lineage_.unheld(*storage);
+      abandon(*storage);
       outside.push_back(storage);
       ++lost;
     }

@@ -1,6 +1,7 @@
 // Making room: evict, slide, compact, and saying honestly why it cannot be done.
 #include <algorithm>
 #include <chrono>
+#include <stdexcept>
 
 #include "engine.h"
 
@@ -48,7 +49,7 @@ Block* Engine::make_room(Bytes bytes, Side side) {
       throw shortage(needed);
     }
     Block* hole = clear(run, scene);
-    if (hole->bytes >= needed) block = arena_.take(hole, needed, side);
+    if (hole && hole->bytes >= needed) block = arena_.take(hole, needed, side);
   }
   terms_ = scene.found;
   fragmentation_sum_ += static_cast<double>(arena_.free_bytes()) / static_cast<double>(arena_.capacity());
@@ -57,12 +58,15 @@ Block* Engine::make_room(Bytes bytes, Side side) {
   return block;
 }
 
-// Empties a run of blocks: what stays slides to the low edge. Returns the hole.
+// Empties a run of blocks: what stays slides to the low edge. Returns the hole; null: something could not leave after all.
 Block* Engine::clear(Run run, Scene& scene) {
   std::vector<Storage*> leaving, staying;
   for (Block* block = run.first;; block = block->next) {
     if (Storage* storage = block->storage) (stays(scene, *storage) ? staying : leaving).push_back(storage);
     if (block == run.last) break;
+  }
+  for (Storage* storage : leaving) {
+    if (!ready_to_leave(*storage)) return nullptr;
   }
   Block* hole = run.first;
   for (Storage* storage : leaving) hole = evict(*storage);
@@ -74,6 +78,7 @@ Block* Engine::clear(Run run, Scene& scene) {
 }
 
 Block* Engine::evict(Storage& storage) {
+  if (!storage.producer && !storage.page) throw std::logic_error("rule 2: a source would leave without its bytes");
   if (options_.checks >= 2 && !storage.unset) storage.digest = driver_.digest(storage.block->offset, storage.bytes);
   if (storage.held) {
     driver_.detach(storage);
@@ -83,16 +88,16 @@ Block* Engine::evict(Storage& storage) {
   }
   note(EventKind::evict, storage);
   Block* hole = release_block(storage);
-  lineage_.evicted(storage);
+  if (!storage.page) lineage_.evicted(storage);
   return hole;
 }
 
 // A storage that nobody holds, but ops read: without keep_dead, and while nothing else is evicted.
 void Engine::evict_eagerly(Storage& storage) {
-  if (!storage.uses || !storage.evictable()) return;
+  if (!storage.uses || !storage.producer || !storage.evictable()) return;
   note(EventKind::evict, storage);
   release_block(storage);
-  lineage_.evicted(storage);
+  if (!storage.page) lineage_.evicted(storage);
 }
 
 Block* Engine::slide(Storage& storage) {
@@ -134,7 +139,9 @@ void Engine::compact_unlocked(bool wanted_too) {
     Storage* storage = block->storage;
     if (storage && storage->evictable(wanted_too)) leaving.push_back(storage);
   }
-  for (Storage* storage : leaving) evict(*storage);
+  for (Storage* storage : leaving) {
+    if (ready_to_leave(*storage)) evict(*storage);
+  }
   pack_unlocked();
 }
 

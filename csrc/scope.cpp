@@ -320,19 +320,19 @@ std::uint64_t Scope::digest(Bytes offset, Bytes bytes) { return digest_of(base_ 
 
 std::uint32_t Scope::page_out(Bytes offset, Bytes bytes, Seconds& seconds) {
   const std::uint64_t start = ticks();
-  const std::uint32_t page = pages_ ? pages_->write(base_ + offset, bytes) : 0;
+  const std::uint32_t page = tier_ ? tier_->write(base_ + offset, bytes) : 0;
   seconds = static_cast<double>(ticks() - start) * seconds_per_tick();
   return page;
 }
 
 bool Scope::page_in(std::uint32_t page, Bytes offset, Bytes, Seconds& seconds) {
   const std::uint64_t start = ticks();
-  const bool good = pages_->read(page, base_ + offset);
+  const bool good = tier_->read(page, base_ + offset);
   seconds = static_cast<double>(ticks() - start) * seconds_per_tick();
   return good;
 }
 
-void Scope::drop_page(std::uint32_t page) { pages_->drop(page); }
+void Scope::drop_page(std::uint32_t page) { tier_->drop(page); }
 
 Seconds Scope::replay(Op& op, Block* target, Block** produced) {
   const auto& recipe = *static_cast<const Recipe*>(op.recipe);

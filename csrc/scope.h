@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "engine.h"
-#include "page_file.h"
 #include "recipe.h"
+#include "tier.h"
 
 namespace coop {
 
@@ -94,8 +94,8 @@ class Scope final : public Driver {
   bool page_in(std::uint32_t page, Bytes offset, Bytes bytes, Seconds& seconds) override;
   void drop_page(std::uint32_t page) override;
 
-  // Plans may page to a file in this folder.
-  void page_to(std::string folder) { pages_ = std::make_unique<PageFile>(std::move(folder)); }
+  // Storages may leave for this tier. Before anything has.
+  void swap_to(std::unique_ptr<Tier> tier) { tier_ = std::move(tier); }
 
   Engine& engine() { return *engine_; }
 
@@ -131,7 +131,7 @@ class Scope final : public Driver {
   std::unordered_map<const Storage*, Storage*> snapshots_;  // bytes when last read, of what others may write to
   std::vector<c10::intrusive_ptr<c10::StorageImpl>> trash_;
   std::unique_ptr<OpTimes> op_times_;
-  std::unique_ptr<PageFile> pages_;  // outlives the engine
+  std::unique_ptr<Tier> tier_;  // outlives the engine
   std::unique_ptr<Engine> engine_;
 };
 

@@ -283,6 +283,8 @@ class Call {
 
   void enter() {
     engine_.enter(operands_.storages);
+    engine_.overwriting(operands_.written);
+    engine_.overwriting(operands_.statistics);
     for (c10::StorageImpl* impl : operands_.impls) Scope::ignore_pointer(impl);
   }
   void leave() {

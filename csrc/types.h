@@ -6,7 +6,7 @@
 //
 // Rules that always hold. Code and tests refer to them by number.
 //   1. Bytes in use never exceed the budget. The arena never grows.
-//   2. A storage is in one state: resident, evicted or dead.
+//   2. A storage is in one state: resident, evicted or dead. What is evicted can be made again, or its bytes are outside.
 //   3. What is pinned does not leave. An op's inputs and outputs are pinned while it runs, replays included.
 //   4. What was evicted comes back bit for bit.
 //   5. Before a source is overwritten, everything alive that would need its old value is resident and committed.
@@ -19,6 +19,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 namespace coop {
 
@@ -89,9 +90,11 @@ struct alignas(64) Storage {
   bool charged = false;      // counted as an operand of the running op
   bool unset = false;        // made by an op that leaves its bytes undefined
   bool missing = false;      // evicted, and needed: held, or missed itself
+  bool lost = false;         // its bytes are nowhere, for good
   bool in_hand = false;      // the driver has just been given it, and will ask to reconsider it
 
   Bytes bytes = 0;
+  Seconds swap_cost = std::numeric_limits<Seconds>::infinity();  // of leaving with its bytes and coming back
   Edge* consumers = nullptr;
   Engine* engine = nullptr;
   void* handle = nullptr;  // the driver's; null when nobody outside holds the storage
@@ -112,10 +115,14 @@ struct alignas(64) Storage {
   bool source() const { return producer == nullptr; }
   bool resident() const { return block != nullptr || foreign; }
   bool evicted() const { return !resident(); }
+  // Evicted, and nowhere else: it has to be made again.
+  bool gone() const { return !resident() && !page; }
+  // It may leave with its bytes: they are outside already, or there is a tier that takes them.
+  bool swappable() const { return swap_cost < std::numeric_limits<Seconds>::infinity(); }
   bool unused() const { return !held && !uses && !pins && !locks && !wanted && !in_hand; }
   // Free for the taking.
-  bool spare() const { return !held && !wanted && !missed; }
-  bool evictable() const { return producer && block && pins == 0 && locks == 0; }
+  bool spare() const { return producer && !held && !wanted && !missed; }
+  bool evictable() const { return block && pins == 0 && locks == 0 && (producer || swappable()); }
   // The same, for a request that what waiting ops will read leaves for as well, or not.
   bool evictable(bool wanted_too) const { return evictable() && (wanted_too || !wanted); }
 };
@@ -147,6 +154,11 @@ struct Op {
   Storage** outputs() { return reinterpret_cast<Storage**>(inputs() + inputs_count); }
   Storage* const* outputs() const { return reinterpret_cast<Storage* const*>(inputs() + inputs_count); }
 };
+
+// Bytes that bringing an evicted storage back takes at once, as last found.
+inline Bytes need_of(const Storage& storage) {
+  return storage.page || !storage.producer ? storage.bytes : storage.producer->need;
+}
 
 // Where a new storage goes. Sources, tiny blocks and dear results gather at the low end of the arena, cheap ones at
 // the high end, so that cheap neighbours form long runs.
@@ -187,6 +199,10 @@ struct Options {
   std::uint32_t max_versions = 8;      // likewise chains of in-place versions
   std::uint32_t exact_limit = 64;      // ops visited before union-find takes over
   double copy_bandwidth = 4e9;         // bytes per second, to price a move
+  bool swap = false;                   // storages may leave with their bytes, to where the driver puts them
+  double swap_out = 2e9;               // bytes per second to there, to begin with: then it is measured
+  double swap_in = 2e9;                // and back
+  Bytes swap_least = 1 << 16;          // storages below this size do not swap
   int checks = 0;                      // level of rule checks
 };
 

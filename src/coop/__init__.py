@@ -20,10 +20,12 @@ from coop.budget import Memory, Stats, budget, measure  # noqa: E402
 from coop.errors import OutOfBudget  # noqa: E402
 from coop.policies import POLICIES  # noqa: E402
 from coop.sizes import parse_bytes  # noqa: E402
+from coop.tiers import Disk  # noqa: E402
 from coop.trace.recording import record  # noqa: E402
 
 __all__ = [
     "POLICIES",
+    "Disk",
     "Memory",
     "OutOfBudget",
     "Stats",

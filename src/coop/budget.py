@@ -24,6 +24,7 @@ from coop.plan.follow import planned, refuse_unless_for
 from coop.plan.plan import Plan
 from coop.policies import options_for
 from coop.sizes import format_bytes, parse_bytes
+from coop.tiers import Disk, Host, tier_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,12 +68,14 @@ class Stats:
     move_seconds: float
     fragmentation: float
     """Free bytes that were left after requests that forced an eviction, as a share of the budget, on average."""
-    pages_out: int = 0
-    """Storages that a plan has paged out, and brought back."""
-    pages_in: int = 0
-    paged_out: int = 0
-    paged_in: int = 0
-    page_seconds: float = 0.0
+    swaps_out: int = 0
+    """Storages whose bytes have left the arena, for a tier or, by a plan, for a file; and those that came back."""
+    swaps_in: int = 0
+    swapped_out: int = 0
+    """Bytes of these."""
+    swapped_in: int = 0
+    transfer_seconds: float = 0.0
+    """Spent on both."""
     planned_steps: int = 0
     """Steps that followed the plan to their end."""
     planned_ops: int = 0
@@ -110,10 +113,17 @@ class Event:
 class Memory:
     """A scope with a budget. Made by `budget` and `measure`; used with `with`, once."""
 
-    def __init__(self, options: _C.Options, events: bool = False, plan: _C.Planned | None = None) -> None:
+    def __init__(
+        self,
+        options: _C.Options,
+        events: bool = False,
+        plan: _C.Planned | None = None,
+        tier: "Host | Disk | None" = None,
+    ) -> None:
         self._options = options
         self._events = events
         self._plan = plan
+        self._tier = tier
         self._state = "new"
         self._thread = 0
         self._boundary = Boundary()
@@ -134,10 +144,13 @@ class Memory:
                 "Tip: look at `ulimit -v` and at vm.overcommit_memory"
             ) from None
         self._state, self._thread = "open", threading.get_ident()
-        if self._plan is not None:
-            _C.page_to(tempfile.gettempdir())
-            _C.follow(self._plan)
         try:
+            if self._tier is not None:
+                self._tier.open()
+            elif self._plan is not None:
+                _C.swap_to_file(tempfile.gettempdir(), 0, False)
+            if self._plan is not None:
+                _C.follow(self._plan)
             self._boundary.install()
         except BaseException:
             self.__exit__(None, None, None)
@@ -237,6 +250,7 @@ def budget(
     size: int | str,
     policy: str = "coop",
     *,
+    swap: int | str | Disk | None = None,
     plan: Plan | str | Path | None = None,
     checks: int = 0,
     events: bool = False,
@@ -245,7 +259,8 @@ def budget(
     """A scope in which every tensor byte lies in one arena of this size.
 
     `size` is an int of bytes or a string such as "600MiB" or "4GB". `policy` chooses what is evicted: coop, coop-paper, dtr,
-    dtr-eq, dte or lru. A `plan`, from `coop.plan.solve` or a file, says what leaves and comes back while the program does what
+    dtr-eq, dte or lru. With `swap`, tensors may also leave with their bytes, and parameters and optimizer state can leave at all:
+    for so much memory outside of the arena, or for a file (`coop.Disk`). A `plan`, from `coop.plan.solve` or a file, says what leaves and comes back while the program does what
     was planned; where it does something else, the policy decides. `checks` runs the engine's own checks: 0 never, 1 cheap ones, 2 at every event (slow). `events=True`
     records what happens for `memory.events()`. Further keywords switch parts of the policy, for comparison: window,
     partition, per_byte, keep_dead, in_place, move, rescue.
@@ -268,7 +283,9 @@ def budget(
         known = plan if isinstance(plan, Plan) else read(plan)
         refuse_unless_for(known, None, count)
         followed = planned(known, count, live=True)
-    return Memory(options, events, followed)
+    tier = tier_of(swap)
+    options.swap = tier is not None
+    return Memory(options, events, followed, tier)
 
 
 def measure() -> Memory:

@@ -138,7 +138,7 @@ TEST(any_plan_breaks_no_rule) {
     const Stats stats = driver.engine().stats();
     followed += stats.planned_steps;
     evictions += stats.evictions;
-    pages += stats.pages_in;
+    pages += stats.swaps_in;
     lost += driver.pages_lost;
     driver.engine().follow(nullptr);
     for (std::size_t i = 0; i < 2; ++i) driver.let_go(*tensors[i]);

@@ -79,7 +79,7 @@ def test_what_was_paged_out_comes_back_to_the_bit(plan, eager, tmp_path, monkeyp
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     losses, parameters, stats = run(plan)
     assert same(losses, eager[0]) and same(parameters, eager[1])
-    assert stats.planned_steps >= 3 and stats.pages_in > 0 and stats.paged_out >= stats.paged_in > 0
+    assert stats.planned_steps >= 3 and stats.swaps_in > 0 and stats.swapped_out >= stats.swapped_in > 0
     assert stats.peak <= stats.budget
     assert list(tmp_path.iterdir()) == []  # not even while it was there
 
@@ -88,4 +88,4 @@ def test_where_nothing_can_be_written_it_is_recomputed(plan, eager, tmp_path, mo
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
     losses, parameters, stats = run(plan)
     assert same(losses, eager[0]) and same(parameters, eager[1])
-    assert stats.pages_out == stats.pages_in == 0 and stats.replays > 0
+    assert stats.swaps_out == stats.swaps_in == 0 and stats.replays > 0

@@ -137,7 +137,7 @@ class Player:
         done = result["status"] == "ok"
         return Simulation(
             status=result["status"],
-            overhead=(stats.op_seconds + stats.recompute_seconds + stats.move_seconds + stats.page_seconds)
+            overhead=(stats.op_seconds + stats.recompute_seconds + stats.move_seconds + stats.transfer_seconds)
             / (stats.op_seconds or 1.0)
             if done
             else None,

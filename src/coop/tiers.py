@@ -1,0 +1,55 @@
+"""Tiers: where tensors go that leave the arena with their bytes."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from coop import _C
+from coop.sizes import format_bytes, parse_bytes
+
+
+@dataclass(frozen=True)
+class Host:
+    """Memory outside of the arena."""
+
+    limit: int
+    """Bytes."""
+
+    def open(self) -> None:
+        _C.swap_to_host(self.limit)
+
+
+class Disk:
+    """A file in a folder. It has no name, so nothing is left of it, however the process ends.
+
+    `limit`: how large it may grow, in bytes or as in "20GiB". What comes back is compared with a checksum of what left.
+    """
+
+    def __init__(self, folder: str | Path, limit: int | str | None = None) -> None:
+        self.folder = Path(folder)
+        self.limit = 0 if limit is None else _positive(limit)
+
+    def __repr__(self) -> str:
+        return f"Disk({str(self.folder)!r}" + (f", limit={format_bytes(self.limit)!r})" if self.limit else ")")
+
+    def open(self) -> None:
+        try:
+            _C.swap_to_file(os.fspath(self.folder), self.limit, True)
+        except RuntimeError as error:
+            raise OSError(
+                f"there can be no file to swap to in {self.folder}: {error}. Tip: a folder that exists and can be written to"
+            ) from None
+
+
+def tier_of(swap: int | str | Disk | None) -> Host | Disk | None:
+    """What `coop.budget(swap=...)` means."""
+    if swap is None or isinstance(swap, Disk):
+        return swap
+    return Host(_positive(swap))
+
+
+def _positive(size: int | str) -> int:
+    count = parse_bytes(size)
+    if count <= 0:
+        raise ValueError(f"a tier of {size!r} takes nothing")
+    return count
