@@ -367,7 +367,14 @@ void Engine::expose(Storage& storage) {
   commit(storage);
   Lock lock(mutex_);
   bring_back(storage, lock);
-  settle(storage, lock);  // others may write to it from now on: rule 5
+  ++storage.pins;
+  try {
+    settle(storage, lock);  // others may write to it from now on: rule 5
+  } catch (...) {
+    --storage.pins;
+    throw;
+  }
+  --storage.pins;
   drop_page(storage);
   storage.exposed = true;
   hold_in_place(storage);

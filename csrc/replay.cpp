@@ -300,7 +300,7 @@ Block* Engine::target_of(Op& op) {
     old.block = nullptr;
     arena_.unsettle(block);
     raw_ += block->bytes;
-    lineage_.evicted(old);
+    if (!old.page) lineage_.evicted(old);
     note_use();
     note(EventKind::bind, nullptr, block->offset, block->bytes);
     return block;

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <functional>
 #include <list>
@@ -101,6 +102,7 @@ class FakeDriver final : public Driver {
   std::size_t recipes() const { return recipes_.size(); }
   std::list<Tensor>& tensors() { return tensors_; }
   std::uint64_t replays = 0, compared = 0, windows = 0, pages_lost = 0;
+  double page_rate = 1e6;     // bytes per second
   int page_trouble = 0;       // one in so many pages cannot be written, and one comes back wrong; 0: none
   bool many_threads = false;  // others let go of tensors meanwhile
 
@@ -144,6 +146,7 @@ class FakeDriver final : public Driver {
     try {
       if (call.target) engine_.before_overwrite(*call.target->storage);
       enter(operands);
+      if (call.target) engine_.overwriting(std::array{call.target->storage});
     } catch (...) {
       prepared_.clear();
       for (Storage* storage : operands) {
@@ -374,7 +377,7 @@ class FakeDriver final : public Driver {
     Tensor& tensor = tensor_of(storage);
     CHECK_EQUAL(tensor.state, Tensor::State::attached);
     CHECK_EQUAL(tensor.offset, storage.block->offset);
-    CHECK(storage.held && !storage.pins && !storage.locks && storage.producer);
+    CHECK(storage.held && !storage.pins && !storage.locks && (storage.producer || storage.page));
     tensor.state = Tensor::State::detached;
     std::memset(at(tensor.offset, tensor.bytes()), 0xEE, tensor.bytes());
   }
@@ -420,13 +423,15 @@ class FakeDriver final : public Driver {
     for (const unsigned char* p = at(offset, bytes); bytes; --bytes) hash = (hash ^ *p++) * 0x100000001b3ull;
     return hash | 1;
   }
-  std::uint32_t page_out(Bytes offset, Bytes bytes, Seconds&) override {
+  std::uint32_t page_out(Bytes offset, Bytes bytes, Seconds& seconds) override {
+    seconds = static_cast<double>(bytes) / page_rate;
     if (page_trouble && ++page_calls_ % page_trouble == 0) return 0;
     const unsigned char* from = at(offset, bytes);
     pages_[++last_page_].assign(from, from + bytes);
     return last_page_;
   }
-  bool page_in(std::uint32_t page, Bytes offset, Bytes bytes, Seconds&) override {
+  bool page_in(std::uint32_t page, Bytes offset, Bytes bytes, Seconds& seconds) override {
+    seconds = static_cast<double>(bytes) / page_rate;
     const Values& values = pages_.at(page);
     CHECK_EQUAL(values.size(), bytes);
     const bool lost = page_trouble && ++page_calls_ % page_trouble == 0;

@@ -16,7 +16,7 @@ namespace {
 
 struct Totals {
   std::uint64_t programs = 0, ops = 0, compared = 0, evictions = 0, replays = 0, moves = 0, commits = 0, shortages = 0,
-                failures = 0, windows = 0, lost = 0;
+                failures = 0, windows = 0, lost = 0, swaps = 0;
 };
 
 std::string describe(const Options& o) {
@@ -25,7 +25,8 @@ std::string describe(const Options& o) {
        << " placement " << static_cast<int>(o.placement) << " cost " << static_cast<int>(o.cost) << " window "
        << o.window << " partition " << o.partition << " per_byte " << o.per_byte << " keep_dead " << o.keep_dead
        << " in_place " << o.in_place << " move " << o.move << " rescue " << o.rescue << " tiny " << o.tiny
-       << " max_depth " << o.max_depth << " max_versions " << o.max_versions << " exact_limit " << o.exact_limit;
+       << " max_depth " << o.max_depth << " max_versions " << o.max_versions << " exact_limit " << o.exact_limit
+       << " swap " << o.swap;
   return text.str();
 }
 
@@ -101,6 +102,7 @@ class Program {
     totals_.moves += stats.moves;
     totals_.commits += stats.commits;
     totals_.windows += driver_.windows;
+    totals_.swaps += stats.swaps_in;
   }
 
  private:
@@ -216,12 +218,13 @@ void run_program(const Options& options, std::uint64_t seed, int steps, Totals& 
 void print(const char* what, const Totals& t) {
   std::printf(
       "\n    %s: %llu programs, %llu ops, %llu compared, %llu evictions, %llu replays, %llu moves, %llu windows, "
-      "%llu shortages, %llu failures, %llu lost\n    ",
+      "%llu shortages, %llu failures, %llu lost, %llu swapped in\n    ",
       what, static_cast<unsigned long long>(t.programs), static_cast<unsigned long long>(t.ops),
       static_cast<unsigned long long>(t.compared), static_cast<unsigned long long>(t.evictions),
       static_cast<unsigned long long>(t.replays), static_cast<unsigned long long>(t.moves),
       static_cast<unsigned long long>(t.windows), static_cast<unsigned long long>(t.shortages),
-      static_cast<unsigned long long>(t.failures), static_cast<unsigned long long>(t.lost));
+      static_cast<unsigned long long>(t.failures), static_cast<unsigned long long>(t.lost),
+      static_cast<unsigned long long>(t.swaps));
 }
 
 }  // namespace
@@ -253,6 +256,26 @@ TEST(rules_1_to_8_hold_for_every_policy_and_every_switch) {
   }
   print("all switches", totals);
   CHECK(totals.evictions > 10000 && totals.replays > 10000 && totals.shortages > 1000 && totals.failures > 100);
+}
+
+TEST(rules_1_to_8_hold_where_storages_leave_with_their_bytes) {
+  Totals totals;
+  for (std::uint64_t seed = 1; seed <= 1500; ++seed) {
+    check::Random random(seed * 104729);
+    Options options;
+    options.policy = std::array{PolicyKind::coop, PolicyKind::coop, PolicyKind::dtr, PolicyKind::lru}[seed % 4];
+    options.keep_dead = !random.chance(25);
+    options.in_place = !random.chance(25);
+    options.move = !random.chance(25);
+    options.rescue = !random.chance(25);
+    options.swap = true;
+    options.swap_least = random.chance(50) ? 1 : 200;
+    options.swap_out = options.swap_in = std::array{1e2, 1e5, 1e9}[random.below(3)];
+    vary(options, random);
+    run_program(options, seed, 80, totals);
+  }
+  print("swapping", totals);
+  CHECK(totals.swaps > 5000 && totals.replays > 5000);
 }
 
 TEST(rules_1_to_8_hold_over_long_programs) {
