@@ -280,6 +280,7 @@ bool Engine::page_in(Storage& storage, Lock& lock) {
 // Its bytes are nowhere, and nothing can make them again.
 void Engine::lose(Storage& storage) {
   if (storage.held) abandon(storage);
+  storage.in_hand = false;
   storage.lost = true;
   throw Lost(
       "a tensor of " + std::to_string(storage.bytes) +

@@ -61,6 +61,10 @@ std::size_t Engine::retire(Bytes spare) {
       bring_back(*storage, lock);
     } catch (const std::logic_error&) {
       throw;  // a broken rule
+    } catch (const Lost&) {
+      if (storage->held) abandon(*storage);  // else it is the lost one itself
+      outside.push_back(storage);
+      ++lost;
     } catch (...) {
       if (spare) {
         arena_.extend(std::exchange(spare, 0));

@@ -233,9 +233,11 @@ class Call {
       for (Storage* storage : operands_.statistics) engine_.before_overwrite(*storage);
       enter();
     } catch (const Shortage& shortage) {
-      for (Storage* storage : operands_.storages) engine_.reconsider(*storage);
-      scope_.empty_trash();
+      give_up();
       throw_out_of_budget(shortage, info_.name);
+    } catch (const Lost&) {
+      give_up();
+      throw;
     }
     try {
       prepare();
@@ -281,6 +283,11 @@ class Call {
     return static_cast<int>(argument) == info_.statistics || static_cast<int>(argument) == info_.statistics + 1;
   }
 
+  // The op does not run.
+  void give_up() {
+    for (Storage* storage : operands_.storages) engine_.reconsider(*storage);
+    scope_.empty_trash();
+  }
   void enter() {
     engine_.enter(operands_.storages);
     engine_.overwriting(operands_.written);

@@ -89,7 +89,15 @@ class Stats:
             f"budget {format_bytes(self.budget)}, peak {format_bytes(self.peak)}, {self.evictions} evictions, "
             f"{self.rematerialisations} rematerialisations, {self.moves} moves; {self.op_seconds:.3f} s in ops, "
             f"{self.recompute_seconds:.3f} s ({share:.1%}) in recomputation, {self.search_seconds:.3f} s in "
-            f"{self.searches} searches; fragmentation {self.fragmentation:.1%}"
+            f"{self.searches} searches; fragmentation {self.fragmentation:.1%}{self._swapped()}"
+        )
+
+    def _swapped(self) -> str:
+        if not self.swaps_out:
+            return ""
+        return (
+            f"; {format_bytes(self.swapped_out)} swapped out and {format_bytes(self.swapped_in)} in, in "
+            f"{self.transfer_seconds:.3f} s"
         )
 
 
@@ -172,8 +180,8 @@ class Memory:
         lost = _C.close()
         if lost and kind is None:
             warnings.warn(
-                f"{lost} tensors were evicted when the budget's scope ended, and there was no room to bring them back: "
-                "reading them is an error now",
+                f"{lost} tensors were evicted when the budget's scope ended, and there was no room to bring them back, or what "
+                "was swapped out is lost: reading them is an error now",
                 stacklevel=2,
             )
 

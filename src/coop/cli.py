@@ -1,6 +1,7 @@
 """The command `coop`.
 
     coop run --budget 4GiB train.py --its --own --args
+    coop run --budget 400MiB --swap 8GiB train.py
     coop run --measure train.py
     coop trace bert-large -o bert.trace
     coop simulate step.trace --budget 50% --policy dtr
@@ -34,6 +35,7 @@ from coop.commands.trace import trace
 from coop.policies import POLICIES
 from coop.run import run_script
 from coop.sizes import format_bytes
+from coop.tiers import Disk
 
 
 def main() -> None:
@@ -59,25 +61,39 @@ def commands() -> None:
 @commands.command(context_settings={"allow_interspersed_args": False})
 @click.option("--budget", "size", metavar="SIZE", help="The limit: bytes, or a size such as 600MiB or 4GB.")
 @click.option("--policy", default="coop", show_default=True, metavar="NAME", help=f"{', '.join(POLICIES)}.")
+@click.option("--swap", metavar="SIZE", help="Tensors may leave the budget for so much other memory, or file.")
+@click.option("--swap-folder", metavar="FOLDER", help="They leave for a file in this folder.")
 @click.option("--plan", metavar="FILE", help="Follow a plan of `coop plan` while the script does what was planned.")
 @click.option("--measure", "measuring", is_flag=True, help="No limit: tell peak and floor, to choose a budget by.")
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def run(size: str | None, policy: str, plan: str | None, measuring: bool, script: str, args: tuple[str, ...]) -> Work:
+def run(
+    size: str | None,
+    policy: str,
+    swap: str | None,
+    swap_folder: str | None,
+    plan: str | None,
+    measuring: bool,
+    script: str,
+    args: tuple[str, ...],
+) -> Work:
     """Run SCRIPT with its own ARGS inside a budget, and report on stderr at the end."""
     if measuring == (size is not None):
         raise click.UsageError("say either --budget SIZE or --measure")
-    if measuring and plan is not None:
-        raise click.UsageError("--plan is for a budget; --measure has none")
+    for option, value in {"--plan": plan, "--swap": swap, "--swap-folder": swap_folder}.items():
+        if measuring and value is not None:
+            raise click.UsageError(f"{option} is for a budget; --measure has none")
     try:
         source = Path(script).read_bytes()
     except OSError as error:
         raise click.UsageError(f"cannot read the script {script!r}: {error.strerror}") from error
     try:
-        memory = measure() if size is None else budget(size, policy, plan=plan)
+        tier = Disk(swap_folder, swap) if swap_folder is not None else swap
+        memory = measure() if size is None else budget(size, policy, swap=tier, plan=plan)
         memory.__enter__()  # until the process ends
     except OSError as error:
-        raise click.UsageError(f"cannot read the plan {plan!r}: {error.strerror}") from error
+        sentence = f"cannot read the plan {plan!r}: {error.strerror}" if error.strerror else str(error)
+        raise click.UsageError(sentence) from error
     except MemoryError as error:
         raise click.UsageError(f"the system does not give {size or 'that much'} of address space") from error
     except ValueError as error:
@@ -113,7 +129,16 @@ def _limited(stats: Stats) -> dict[str, str]:
         "recomputation": _time_and_share(stats.recompute_seconds, stats),
         "search": _time_and_share(stats.search_seconds, stats),
         "fragmentation": f"{stats.fragmentation:.1%}",
-    } | ({"planned": f"{stats.planned_steps:,} steps"} if stats.planned_ops else {})
+        **(_swapped(stats) if stats.swaps_out else {}),
+        **({"planned": f"{stats.planned_steps:,} steps"} if stats.planned_ops else {}),
+    }
+
+
+def _swapped(stats: Stats) -> dict[str, str]:
+    return {
+        "swapped out, in": f"{format_bytes(stats.swapped_out)}, {format_bytes(stats.swapped_in)}",
+        "transfers": _time_and_share(stats.transfer_seconds, stats),
+    }
 
 
 def _measured(stats: Stats) -> dict[str, str]:

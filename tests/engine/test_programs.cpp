@@ -92,6 +92,11 @@ class Program {
   }
   FakeDriver& driver() { return driver_; }
 
+  // Nothing that is outside belongs to nobody.
+  void check_pages() {
+    if (driver_.engine().stats().storages == 0) CHECK_EQUAL(driver_.pages(), 0u);
+  }
+
   void count() {
     const Stats stats = driver_.engine().stats();
     ++totals_.programs;
@@ -213,6 +218,7 @@ void run_program(const Options& options, std::uint64_t seed, int steps, Totals& 
   } else {
     program.retire();
   }
+  program.check_pages();
 }
 
 void print(const char* what, const Totals& t) {

@@ -1,6 +1,9 @@
 """Swapping: what cannot be recomputed leaves with its bytes, and training gives the same bits."""
 
+import contextlib
 import gc
+import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -80,3 +83,140 @@ def test_a_model_whose_sources_do_not_fit_trains_to_the_same_bits(tier, share, p
 def test_without_a_tier_it_does_not_fit(peak):
     with pytest.raises(coop.OutOfBudget), coop.budget(int(0.5 * peak.peak)):
         run()
+
+
+# --- what a tier does not do ---------------------------------------------------------------------------------------------
+
+
+@TIERS
+def test_where_the_tier_is_full_recomputing_goes_on_alone(tier, tmp_path):
+    """Activations are most of this one: it trains in the budget with a tier, without, and with a useless one."""
+
+    def program():
+        torch.manual_seed(0)
+        model = nn.Sequential(*(part for _ in range(12) for part in (nn.Linear(64, 64), nn.GELU())))
+        optimizer = torch.optim.Adam(model.parameters())
+        losses = []
+        for _ in range(3):
+            loss = model(torch.randn(2048, 64)).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.detach())
+        return trained(model, optimizer, losses)
+
+    expected = program()
+    with coop.measure() as memory:
+        program()
+    size = memory.stats().peak // 2
+    full = 100 << 10 if tier == "host" else coop.Disk(tmp_path, limit=100 << 10)
+    for swap in (None, full):
+        with coop.budget(size, swap=swap, checks=2) as memory:
+            assert_same(expected, program())
+            stats = memory.stats()
+        assert stats.replays > 0 and stats.swaps_out == 0
+    with coop.budget(size, swap=tier_of(tier, tmp_path), checks=2):
+        assert_same(expected, program())
+
+
+@TIERS
+def test_a_full_tier_and_sources_that_do_not_fit_are_out_of_budget(tier, peak, tmp_path):
+    swap = 1 << 20 if tier == "host" else coop.Disk(tmp_path, limit=1 << 20)
+    with pytest.raises(coop.OutOfBudget, match="sources"), coop.budget(int(0.4 * peak.peak), swap=swap) as memory:
+        run()
+    assert memory.stats().swaps_out > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_process_goes_on_after_an_exception_in_a_scope_that_swapped(plain, peak, tmp_path):
+    with pytest.raises(RuntimeError, match="on purpose"), coop.budget(peak.peak // 2, swap=coop.Disk(tmp_path)):
+        run(steps=2)
+        raise RuntimeError("on purpose")
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []
+    assert_same(plain, run().left())
+
+
+@pytest.mark.parametrize("swap", [0, -1, "0B", "much", 1.5, "-3GiB"])
+def test_what_is_no_size_is_refused(swap):
+    with pytest.raises((ValueError, TypeError)):
+        coop.budget("64MiB", swap=swap)
+    with pytest.raises((ValueError, TypeError)):
+        coop.Disk(".", limit=swap)
+
+
+@pytest.mark.parametrize("where", ["nowhere", "file"])
+def test_a_folder_that_cannot_be_written_to_is_refused_with_the_reason(where, tmp_path):
+    folder = tmp_path / where
+    if where == "file":
+        folder.write_text("")
+    with (
+        pytest.raises(OSError, match=f"swap to in .*{where}.*(No such|Not a)"),
+        coop.budget("64MiB", swap=coop.Disk(folder)),
+    ):
+        pass
+    with coop.budget("64MiB"):  # the scope that did not open is not open
+        pass
+
+
+# --- what a file may suffer ----------------------------------------------------------------------------------------------
+
+
+def open_file_in(folder):
+    """The file has no name; the process has it open."""
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            if os.readlink(link).startswith(str(folder)):
+                return link
+    raise AssertionError("there is no file")
+
+
+def damaged(folder, how):
+    size = open_file_in(folder).stat().st_size
+    with open(open_file_in(folder), "r+b") as file:
+        if how == "truncated":
+            file.truncate(0)
+        else:
+            for at in range(0, size, 1000):
+                file.seek(at)
+                file.write(b"\xff\x00\xff")
+
+
+@pytest.mark.parametrize("how", ["truncated", "overwritten"])
+def test_bytes_that_do_not_come_back_as_they_were_are_an_error_and_never_used(how, peak, tmp_path):
+    lost = pytest.warns(UserWarning, match="what was swapped out is lost")
+    with lost, coop.budget(peak.peak // 2, swap=coop.Disk(tmp_path)) as memory:
+        training = run(steps=2)
+        assert "evicted" in {memory.state(p) for p in training.model.parameters()}
+        damaged(tmp_path, how)
+        with pytest.raises(RuntimeError, match=r"did not come back as it was.*Tip"):
+            for _ in range(3):
+                training.step()
+        memory.check()
+        assert (torch.ones(1000) + 1).sum() == 2000  # the scope works
+    readable = 0
+    for parameter in training.model.parameters():
+        with contextlib.suppress(RuntimeError):
+            readable += bool(parameter.detach().isfinite().all())
+    assert readable > 0
+
+
+@pytest.mark.parametrize("how", ["truncated", "overwritten"])
+def test_what_can_be_recomputed_is_when_its_file_is_damaged(how, tmp_path):
+    with coop.budget(4 << 20, swap=coop.Disk(tmp_path), checks=2, swap_out=1e12, swap_in=1e12) as memory:
+        torch.manual_seed(0)
+        x = torch.randn(256, 256)
+        kept = []
+        for _ in range(30):
+            x = (x @ x).tanh()
+            kept.append(x)
+        assert memory.stats().swaps_out > 0
+        damaged(tmp_path, how)
+        total = torch.stack([k.sum() for k in kept])
+    torch.manual_seed(0)
+    x = torch.randn(256, 256)
+    expected = []
+    for _ in range(30):
+        x = (x @ x).tanh()
+        expected.append(x.sum())
+    assert_same(torch.stack(expected), total)
