@@ -167,6 +167,23 @@ def test_the_report_tells_what_happened(tmp_path):
     assert re.search(r"fragmentation +│ \d+\.\d%", report)
 
 
+@pytest.mark.parametrize(
+    "where", [["--swap", "64MiB"], ["--swap-folder", "."], ["--swap", "64MiB", "--swap-folder", "."]]
+)
+def test_a_script_whose_parameters_do_not_fit_runs_with_a_tier(tmp_path, where):
+    """Its parameters and gradients alone are 4 MiB."""
+    script = written(tmp_path, TRAIN.replace("1024", "64"))
+    if len(where) == 2:
+        alone = run("run", "--budget", "2MiB", script, cwd=tmp_path)
+        assert alone.returncode == 1 and "OutOfBudget" in alone.stderr
+    done = run("run", "--budget", "2MiB", *where, script, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+    report = REPORT.search(done.stderr)[0]
+    assert re.search(r"swapped out, in +│ [1-9]\d*\.\d\d MiB, [1-9]\d*\.\d\d MiB", report)
+    assert re.search(r"transfers +│ \d+\.\d\d s", report)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [script]
+
+
 def test_the_report_follows_a_failure(tmp_path):
     script = written(tmp_path, TRAIN)
     done = run("run", "--budget", "8MiB", script, "--fail", cwd=tmp_path)
@@ -234,6 +251,13 @@ def test_a_refusal_is_one_sentence_without_a_traceback(tmp_path):
         ),
         (["run", "s.py"], "say either --budget SIZE or --measure"),
         (["run", "--measure", "--budget", "1GiB", "s.py"], "say either --budget SIZE or --measure"),
+        (["run", "--measure", "--swap", "1GiB", "s.py"], "--swap is for a budget; --measure has none"),
+        (["run", "--budget", "1GiB", "--swap", "lots", "s.py"], "'lots' is not a size"),
+        (["run", "--budget", "1GiB", "--swap", "0", "s.py"], "a tier must be more than 0 bytes, not '0'"),
+        (
+            ["run", "--budget", "1GiB", "--swap-folder", "nowhere", "s.py"],
+            "there can be no file to swap to in nowhere: No such",
+        ),
         (["run", "--budget", "1GiB"], "Missing argument 'SCRIPT'"),
         (["run", "--bdget", "1GiB", "s.py"], "No such option '--bdget'"),
         (["walk", "s.py"], "No such command 'walk'"),

@@ -13,8 +13,9 @@ _SHARE = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(%?)\s*")
 _PATTERN = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
 
-def parse_bytes(size: int | str) -> int:
-    """Bytes of "600MiB", "4 GB", "1.5GiB" or an int. KB, MB, GB are powers of 10; KiB, MiB, GiB powers of 2."""
+def parse_bytes(size: int | str, what: str = "a budget") -> int:
+    """Bytes of "600MiB", "4 GB", "1.5GiB" or an int. KB, MB, GB are powers of 10; KiB, MiB, GiB powers of 2. `what` it is a size
+    of, for errors."""
     if isinstance(size, bool) or not isinstance(size, int | str):
         raise TypeError(f"a size is an int of bytes or a string such as '600MiB', not {size!r}")
     if isinstance(size, int):
@@ -28,7 +29,7 @@ def parse_bytes(size: int | str) -> int:
             )
         count = round(Fraction(match[1]) * unit)
     if count <= 0:
-        raise ValueError(f"a budget must be more than 0 bytes, not {size!r}")
+        raise ValueError(f"{what} must be more than 0 bytes, not {size!r}")
     return count
 
 

@@ -27,7 +27,7 @@ class Disk:
 
     def __init__(self, folder: str | Path, limit: int | str | None = None) -> None:
         self.folder = Path(folder)
-        self.limit = 0 if limit is None else _positive(limit)
+        self.limit = 0 if limit is None else parse_bytes(limit, "a tier")
 
     def __repr__(self) -> str:
         return f"Disk({str(self.folder)!r}" + (f", limit={format_bytes(self.limit)!r})" if self.limit else ")")
@@ -45,11 +45,4 @@ def tier_of(swap: int | str | Disk | None) -> Host | Disk | None:
     """What `coop.budget(swap=...)` means."""
     if swap is None or isinstance(swap, Disk):
         return swap
-    return Host(_positive(swap))
-
-
-def _positive(size: int | str) -> int:
-    count = parse_bytes(size)
-    if count <= 0:
-        raise ValueError(f"a tier of {size!r} takes nothing")
-    return count
+    return Host(parse_bytes(swap, "a tier"))
