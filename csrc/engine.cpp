@@ -52,7 +52,7 @@ void Engine::give_back(Block* block) {
 
 void Engine::note_use() {
   if (const Bytes now = in_use(); now > peak_) peak_ = now;
-  if (const Bytes now = sources_ + operands_ + raw_; now > floor_) floor_ = now;
+  if (const Bytes now = (options_.swap ? 0 : sources_) + operands_ + raw_; now > floor_) floor_ = now;
 }
 
 void Engine::free(Bytes offset) {
@@ -66,7 +66,8 @@ void Engine::free(Bytes offset) {
 // --- around an op ------------------------------------------------------------------------------------------------------
 
 void Engine::lock_operand(Storage& storage) {
-  if (storage.locks++ == 0 && storage.producer && !storage.foreign) {
+  const bool can_leave = storage.producer || options_.swap;
+  if (storage.locks++ == 0 && can_leave && !storage.foreign) {
     storage.charged = true;
     operands_ += storage.bytes;
   }
@@ -301,7 +302,7 @@ Storage* Engine::copy_on_write(Storage& storage) {
   arena_.settle(copy, &storage);
   storage.block = copy;
   sources_ += storage.bytes;
-  if (std::exchange(storage.charged, false)) operands_ -= storage.bytes;
+  if (!options_.swap && std::exchange(storage.charged, false)) operands_ -= storage.bytes;
   note(EventKind::bind, *old);
   note(EventKind::bind, storage);
   driver_.attach(storage);
@@ -329,7 +330,7 @@ void Engine::commit_resident(Storage& storage) {
     sources_ += storage.bytes;
     if (!storage.held) cached_ -= storage.block->bytes;
   }
-  if (std::exchange(storage.charged, false)) operands_ -= storage.bytes;
+  if (!options_.swap && std::exchange(storage.charged, false)) operands_ -= storage.bytes;
   note_use();
   lineage_.commit(storage);
   ++counts_.commits;

@@ -87,7 +87,7 @@ struct Shortage : std::exception {
 
 struct Stats {
   Bytes budget = 0, in_use = 0, peak = 0, cached = 0, free = 0, largest_free = 0;
-  Bytes sources = 0, floor = 0;  // floor: most ever needed at once by sources and one op
+  Bytes sources = 0, floor = 0;  // floor: most ever needed at once by one op and, unless they swap, sources
   std::uint64_t allocations = 0, evictions = 0, rematerialisations = 0, replays = 0, moves = 0, commits = 0;
   std::uint64_t searches = 0, ops = 0, recorded_ops = 0, storages = 0;
   std::uint64_t exact_costs = 0, union_find_costs = 0;
@@ -278,7 +278,7 @@ class Engine {
   std::atomic<Side> side_ = Side::low;  // other threads may allocate while the next op is prepared
   Bytes cached_ = 0, peak_ = 0;
   Bytes sources_ = 0, raw_ = 0,
-        operands_ = 0;  // bytes now: of sources, raw blocks, locked operands that are not sources
+        operands_ = 0;  // bytes now: of sources, raw blocks, locked operands that could leave otherwise
   Bytes floor_ = 0;
   double swap_out_ = 0, swap_in_ = 0;  // bytes per second, as measured
   std::unordered_set<Storage*> held_evicted_;

@@ -320,13 +320,21 @@ void Player::follow(std::shared_ptr<const Planned> plan) {
 }
 
 std::uint32_t Player::page_out(Bytes, Bytes bytes, Seconds& seconds) {
-  if (!plan_ || plan_->out_bandwidth <= 0) return 0;
-  seconds = plan_->out_latency + static_cast<double>(bytes) / plan_->out_bandwidth;
-  return 1;
+  const auto size = static_cast<double>(bytes);
+  if (plan_ && plan_->out_bandwidth > 0) {
+    seconds = plan_->out_latency + size / plan_->out_bandwidth;
+  } else if (engine_->options().swap) {
+    seconds = size / engine_->options().swap_out;
+  } else {
+    return 0;
+  }
+  return 1;  // nothing is written: any page will do
 }
 
 bool Player::page_in(std::uint32_t, Bytes, Bytes bytes, Seconds& seconds) {
-  seconds = plan_->in_latency + static_cast<double>(bytes) / plan_->in_bandwidth;
+  const auto size = static_cast<double>(bytes);
+  const bool planned = plan_ && plan_->in_bandwidth > 0;
+  seconds = planned ? plan_->in_latency + size / plan_->in_bandwidth : size / engine_->options().swap_in;
   return true;
 }
 

@@ -56,7 +56,8 @@ std::vector<Line> random_step(check::Random& random, std::size_t length) {
 // Where some sizes should go: free or not, in the arena or not.
 std::vector<Planned::Room> random_room(check::Random& random) {
   std::vector<Planned::Room> room;
-  while (random.chance(50)) room.push_back({64 * random.between(1, 8), 64 * random.below(160), random.chance(50) ? -1 : 0});
+  while (random.chance(50))
+    room.push_back({64 * random.between(1, 8), 64 * random.below(160), random.chance(50) ? -1 : 0});
   return room;
 }
 

@@ -22,7 +22,7 @@ from coop.policies import POLICIES
 from coop.report.variants import SWITCHES, Variant
 from coop.simulate import ideal as ideal_simulator
 from coop.simulate.checked import above_the_floor, exactly, player_of
-from coop.sizes import parse_budget
+from coop.sizes import parse_budget, parse_bytes
 from coop.trace.formats import read_any
 from coop.trace.trace import Op, Trace
 
@@ -41,6 +41,11 @@ def switches(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--policy", default="coop", show_default=True, metavar="NAME", help=f"{', '.join(POLICIES)}.")
 @options.steps
 @options.limit
+@click.option(
+    "--swap-bandwidth",
+    metavar="IN,OUT",
+    help="Storages may leave with their bytes: so many a second come in, and so many go out (12GB,12GB).",
+)
 @click.option("--plan", "plan_file", metavar="FILE", help="Follow a plan of `coop plan`; the policy does the rest.")
 @click.option("--ideal", is_flag=True, help="A byte counter without addresses, as DTR's own simulator counts.")
 @click.option("--json", "as_json", is_flag=True, help="The figures as one JSON object.")
@@ -51,6 +56,7 @@ def simulate(
     policy: str,
     steps: int,
     limit: float,
+    swap_bandwidth: str | None,
     plan_file: str | None,
     ideal: bool,
     as_json: bool,
@@ -62,8 +68,8 @@ def simulate(
     sources and the largest op need, end with exit code 2.
     """
     chosen = {name: value for name, value in switched.items() if value is not None}
-    if ideal and (chosen or steps != 1 or plan_file):
-        raise click.UsageError("--ideal has no addresses, no switches, no plan and one step")
+    if ideal and (chosen or steps != 1 or plan_file or swap_bandwidth):
+        raise click.UsageError("--ideal has no addresses, no switches, no plan, nowhere to swap to and one step")
 
     def work() -> None:
         with refusing(ValueError):  # TraceError is one
@@ -77,7 +83,8 @@ def simulate(
                 figures |= _ideal(trace, budget, variant, limit=limit)
             else:
                 plan = None if plan_file is None else read_plan(plan_file)
-                figures |= _on_the_engine(trace, budget, variant, steps=steps, limit=limit, plan=plan)
+                swap = {} if swap_bandwidth is None else _swapping(swap_bandwidth)
+                figures |= _on_the_engine(trace, budget, variant, swap, steps=steps, limit=limit, plan=plan)
         if as_json:
             print(json.dumps(figures, indent=2))
         else:
@@ -86,15 +93,34 @@ def simulate(
     return work
 
 
+def _swapping(bandwidth: str) -> dict[str, Any]:
+    """The switches for it."""
+    rates = bandwidth.split(",")
+    if len(rates) != 2:
+        raise ValueError(f"{bandwidth!r} is not two bandwidths, in and out, such as '12GB,12GB'")
+    into, out = (parse_bytes(rate, "a bandwidth") for rate in rates)
+    return {"swap": True, "swap_in": float(into), "swap_out": float(out)}
+
+
 def _on_the_engine(
-    trace: Trace, budget: int | float, variant: Variant, *, steps: int, limit: float, plan: Plan | None
+    trace: Trace,
+    budget: int | float,
+    variant: Variant,
+    swap: dict[str, Any],
+    *,
+    steps: int,
+    limit: float,
+    plan: Plan | None,
 ) -> dict[str, Any]:
     player = player_of(trace)
-    switches = dict(variant.switches)
+    switches = dict(variant.switches) | swap
     floor = player.floor(variant.policy, **switches)
     count = above_the_floor(player, budget, floor)
     result = player.play(count, variant.policy, steps=steps, limit=limit, plan=plan, **switches)
     figures = result.to_json() | {"unlimited_peak": player.peak, "floor": floor.bytes}
+    if swap:
+        stats = result.stats
+        figures |= {name: getattr(stats, name) for name in ("swapped_out", "swapped_in", "transfer_seconds")}
     if plan is not None:
         figures |= {"planner": plan.planner, "planned_steps": result.stats.planned_steps}
     if result.failed is not None:
@@ -125,6 +151,10 @@ def _ideal(trace: Trace, budget: int | float, variant: Variant, *, limit: float)
     }
 
 
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.3f} ms"
+
+
 def _print(figures: dict[str, Any]) -> None:
     table = Table(box=box.ROUNDED, title=f"{figures['trace']}, {figures['policy']}", show_header=False)
     forms: dict[str, Callable[[Any], str]] = {
@@ -138,12 +168,15 @@ def _print(figures: dict[str, Any]) -> None:
         "evictions": lambda count: f"{count:,}",
         "rematerialisations": lambda count: f"{count:,}",
         "moves": lambda count: f"{count:,}",
+        "swapped_out": exactly,
+        "swapped_in": exactly,
+        "transfer_seconds": _milliseconds,
         "moved_bytes": exactly,
         "fragmentation": lambda share: f"{share:.1%}",
         "searches": lambda count: f"{count:,}",
         "planner": str,
         "planned_steps": str,
-        "search_seconds": lambda seconds: f"{seconds * 1e3:.3f} ms",
+        "search_seconds": _milliseconds,
         "failed": lambda at: f"instruction {at['instruction']} ({at['op']}), for {exactly(at['needed'])} in one piece",
     }
     for name, form in forms.items():

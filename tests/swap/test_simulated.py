@@ -1,0 +1,76 @@
+"""Swapping in the simulator: the same engine, on a clock."""
+
+import json
+import random
+
+import pytest
+
+from command import coop as command
+from coop.simulate import Player
+from coop.trace import write
+from random_steps import random_trace
+from step_traces import convolutions, transformer
+
+TIER = {"swap": True, "swap_in": 12e9, "swap_out": 12e9}
+TRACES = pytest.mark.parametrize("trace", [transformer(), convolutions()], ids=["transformer", "convolutions"])
+
+
+@TRACES
+@pytest.mark.parametrize("policy", ["coop", "dtr", "dte", "lru"])
+def test_with_a_tier_sources_leave_and_the_floor_is_lower(trace, policy):
+    player = Player(trace)
+    alone, swapping = player.floor(policy).bytes, player.floor(policy, **TIER).bytes
+    assert swapping < alone
+    budget = (3 * alone + swapping) // 4
+    assert player.play(budget, policy, checks=2).status != "ok"
+    played = player.play(budget, policy, checks=2, steps=2, limit=1e9, **TIER)
+    assert played.status == "ok" and played.stats.peak <= budget
+    stats = played.stats
+    assert stats.swaps_in > 0 and stats.swapped_out > 0
+    assert stats.transfer_seconds == pytest.approx((stats.swapped_in + stats.swapped_out) / 12e9)
+    whole = stats.op_seconds + stats.recompute_seconds + stats.move_seconds + stats.transfer_seconds
+    assert played.overhead == pytest.approx(whole / stats.op_seconds)
+
+
+@TRACES
+def test_a_tier_that_is_far_too_slow_is_not_used(trace):
+    player = Player(trace)
+    slow = TIER | {"swap_in": 1.0, "swap_out": 1.0}
+    alone, beside = player.play(0.8, steps=2), player.play(0.8, steps=2, **slow)
+    assert beside.stats.swaps_out == 0 and beside.overhead == alone.overhead
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_steps_hold_all_rules(seed):
+    trace = random_trace(random.Random(seed))
+    player = Player(trace)
+    for share in (0.8, 0.5):
+        played = player.play(int(share * player.peak), checks=2, steps=3, **TIER | {"swap_least": 1})
+        assert played.status in ("ok", "out_of_memory", "thrash") and played.stats.peak <= played.budget
+
+
+def test_the_command_tells_what_was_swapped(tmp_path, capsys):
+    write(transformer(), tmp_path / "step.trace")
+    player = Player(transformer())
+    budget = (player.floor().bytes + player.floor(**TIER).bytes) // 2
+    refused = command(capsys, "simulate", tmp_path / "step.trace", "--budget", budget)
+    assert refused.code == 2 and "below the floor" in refused.err
+    ended = command(
+        capsys,
+        "simulate",
+        tmp_path / "step.trace",
+        "--budget",
+        budget,
+        "--swap-bandwidth",
+        "12GB,10GB",
+        "--limit",
+        "100",
+        "--json",
+    )
+    found = json.loads(ended.out)
+    assert found["status"] == "ok" and found["swapped_in"] > 0 and found["transfer_seconds"] > 0
+    for wrong in ("12GB", "1,2,3", "0,1GB", "fast,1GB"):
+        assert (
+            command(capsys, "simulate", tmp_path / "step.trace", "--budget", budget, "--swap-bandwidth", wrong).code
+            == 2
+        )
