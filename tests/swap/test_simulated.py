@@ -16,7 +16,7 @@ TRACES = pytest.mark.parametrize("trace", [transformer(), convolutions()], ids=[
 
 
 @TRACES
-@pytest.mark.parametrize("policy", ["coop", "dtr", "dte", "lru"])
+@pytest.mark.parametrize("policy", ["coop", "dtr", "dte"])
 def test_with_a_tier_sources_leave_and_the_floor_is_lower(trace, policy):
     player = Player(trace)
     alone, swapping = player.floor(policy).bytes, player.floor(policy, **TIER).bytes
