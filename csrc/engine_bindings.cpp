@@ -131,6 +131,7 @@ py::dict play(const Options& options, const Program& program, int steps, double 
   d["stats"] = to_python(player.engine().stats());
   d["events"] = to_python(player.engine().take_events());
   d["why_lost"] = player.engine().why_lost();
+  d["replays"] = player.replays();
   return d;
 }
 

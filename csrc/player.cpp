@@ -342,6 +342,7 @@ Seconds Player::replay(Op& op, Block* target, Block** produced) {
   const auto& instruction = *static_cast<const Instruction*>(op.recipe);
   std::vector<Block*> blocks;
   allocate(instruction, blocks);
+  replays_.emplace_back(at_, static_cast<std::size_t>(&instruction - program_.instructions.data()));
   std::size_t fresh = 0, recorded = target ? 1 : 0;
   for (const Program::Output& output : instruction.outputs) {
     if (output.alias >= 0) continue;

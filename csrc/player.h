@@ -57,6 +57,8 @@ class Player final : public Driver {
   std::size_t at() const { return at_; }                      // the instruction that failed
   const Shortage& shortage() const { return shortage_; }      // and why
   std::size_t floor_setter() const { return floor_setter_; }  // the instruction that needed the most
+  // What ran again: before which instruction, and which.
+  const std::vector<std::pair<std::size_t, std::size_t>>& replays() const { return replays_; }
 
   Seconds replay(Op& op, Block* target, Block** produced) override;
   void detach(Storage&) override {}
@@ -117,6 +119,7 @@ class Player final : public Driver {
   std::size_t at_ = 0, floor_setter_ = 0;
   Bytes floor_ = 0;
   Shortage shortage_;
+  std::vector<std::pair<std::size_t, std::size_t>> replays_;
   std::shared_ptr<const Planned> plan_;
   std::unique_ptr<Engine> engine_;
 };

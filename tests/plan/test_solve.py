@@ -14,9 +14,12 @@ from oracle import cheapest
 
 import coop.plan
 from coop.plan import PLANNERS, PlanError, Progress, check, floor, graph_of, make_graph, peak_of, planners, solve
+from coop.plan.auto import _as_the_policy_does
 from coop.plan.planners import BASELINES
 from coop.plan.schedule import steps_of
 from coop.plan.search import Search
+from coop.simulate import Player
+from random_steps import random_trace
 from random_traces import build
 from step_traces import convolutions, transformer
 
@@ -395,3 +398,25 @@ def test_a_trace_without_durations_is_planned_and_its_progress_told():
     plan = solve(graph, 0.9, "treewidth", report=told.append)
     assert told and plan.increase == 0.0
     assert all(progress.bound == 0.0 and progress.gap in (None, 0.0) for progress in told)
+
+
+@pytest.mark.parametrize("trace", [transformer(), convolutions()], ids=["transformer", "convolutions"])
+@pytest.mark.parametrize("share", [0.9, 0.7, 0.6])
+def test_auto_is_no_worse_than_the_policy_without_a_plan(trace, share):
+    player = Player(trace)
+    played = player.play(int(share * player.peak))
+    assert played.status == "ok" and len(played.replays) == played.stats.replays > 0
+    plan = asked(graph_of(trace), int(share * player.peak), "auto", seconds=0.3)
+    assert plan.increase <= played.stats.recompute_seconds / played.stats.op_seconds + 1e-9
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_the_policy_does_is_a_plan(seed):
+    trace = random_trace(random.Random(seed))
+    graph, player = graph_of(trace), Player(trace)
+    budget = max(floor(graph)[0], int(0.7 * player.peak))
+    played = player.play(budget)
+    search = Search(graph, budget, 1.0)
+    _as_the_policy_does(search)
+    if played.status == "ok" and search.duration is not None:
+        assert search.duration - graph.cost == pytest.approx(1e9 * played.stats.recompute_seconds, abs=1)

@@ -1,7 +1,7 @@
 """auto: the planner to call. It combines the others under one time limit.
 
 1. If everything fits, it is kept.
-2. A first plan, at once: by giving up gaps (greedy.py).
+2. A first plan, at once: by giving up gaps (greedy.py); and what the policy coop does without a plan, played on the engine.
 3. A plan from one cut (cut.py), and the bound that belongs to it (bounds.py). Of most training steps nothing is left after
    that but a small certified gap.
 4. Replays that drop by price, with and without a tree of separators (treewidth.py).
@@ -28,10 +28,12 @@ from coop.plan.solvers import missing
 from coop.plan.staged import everywhere, near, solve
 from coop.plan.treewidth import treewidth
 from coop.sizes import format_bytes
+from coop.trace.trace import Op
 
 _CLOSE = 1e-4  # a gap that is not worth anybody's time
 _SMALL = 130  # nodes, for which all places are asked at once
 _MEDIUM = 700  # nodes, for which the staged model is of use
+_LARGE = 4000
 _HOT = (0.03, 0.01)  # to begin annealing with: what it starts from is good
 _HOT_IF_SMALL = (0.3, 0.1)
 _SOON = 1.0  # seconds in which annealing has found what there is to find in a small graph
@@ -46,6 +48,7 @@ def auto(search: Search) -> None:
     search.stage = "greedy"
     with contextlib.suppress(PlanError):  # others may do better
         search.offer(greedy(graph, search.budget))
+    _as_the_policy_does(search)
     without = missing()
     if without is None:
         with _Beside(lambda: _raise_bound(search)):
@@ -67,6 +70,25 @@ def auto(search: Search) -> None:
             search.about["optimal"] = (
                 "among plans that run a node again only where one of its readers runs for the first time"
             )
+
+
+def _as_the_policy_does(search: Search) -> None:
+    """What coop runs again without a plan, if it gets through: nobody wants a plan that is worse."""
+    from coop.simulate.player import Player  # which can follow plans
+
+    trace = search.graph.trace
+    if trace is None:
+        return
+    search.stage = "policy"
+    played = Player(trace).play(search.budget)
+    if played.status != "ok":
+        return
+    ops = [at for at, instruction in enumerate(trace.instructions) if isinstance(instruction, Op)]
+    node_at = {ops[node.op]: number for number, node in enumerate(search.graph.nodes)}
+    again: dict[int, list[int]] = {}
+    for before, which in played.replays:
+        again.setdefault(before, []).append(node_at[which])
+    search.offer_if_legal([node for at in ops if at in node_at for node in (*again.get(at, ()), node_at[at])])
 
 
 def _with_solvers(search: Search) -> None:
@@ -147,7 +169,8 @@ def _staged(search: Search, places: Callable[..., set[tuple[int, int]]], seconds
 
 def _replay(search: Search) -> None:
     """Replays that drop by price: where no single cut fits, and at very tight budgets, they are the best to start from."""
-    share = 0.15 if search.duration is not None else 0.6
+    large = len(search.graph.nodes) > _LARGE  # annealing does little there
+    share = 0.15 if search.duration is not None and not large else 0.6
     with contextlib.suppress(PlanError), search.within(search.left(share)):
         treewidth(search)
 

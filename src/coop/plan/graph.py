@@ -57,6 +57,8 @@ class Graph:
     """Bytes of sources, while each node runs for the first time and before it; and one more, at the end."""
     name: str = ""
     about: dict[str, str] = field(default_factory=dict, compare=False)
+    trace: Trace | None = field(default=None, compare=False, repr=False)
+    """What it was made of, if anything."""
 
     @property
     def cost(self) -> int:
@@ -172,6 +174,7 @@ class _Builder:
             tuple(self.base),
             self.trace.name,
             {"device": self.trace.device},
+            self.trace,
         )
 
     def rounded(self, size: int) -> int:

@@ -33,6 +33,8 @@ class Simulation:
     """The number of the instruction at which it ended, if it did not end well."""
     needed: int = 0
     """What that needed in one piece."""
+    replays: tuple[tuple[int, int], ...] = ()
+    """What ran again: the instruction before which, and the one that it is."""
     events: tuple[Event, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -147,6 +149,7 @@ class Player:
             failed=None if done else result["at"],
             needed=result["needed"],
             events=tuple(Event(*event) for event in result["events"]),
+            replays=tuple(result["replays"]),
         )
 
 
