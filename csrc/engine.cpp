@@ -318,6 +318,7 @@ Storage* Engine::split(Storage& storage) {
   old->in_hand = true;
   old->page = std::exchange(storage.page, 0);
   if (follower_) follower_->renamed(storage, *old);
+  if (!storage.held) cached_ -= storage.block->bytes;
   sources_ += storage.bytes;
   price_swap(storage);
   if (!old->page) lineage_.evicted(*old);

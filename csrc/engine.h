@@ -244,7 +244,9 @@ class Engine {
   [[noreturn]] void lose(Storage& storage);
   void abandon(Storage& storage);
   void drop_page(Storage& storage) {
-    if (storage.page) driver_.drop_page(std::exchange(storage.page, 0));
+    if (!storage.page) return;
+    driver_.drop_page(std::exchange(storage.page, 0));
+    room_outside_ = refused_;
   }
   Block* target_of(Op& op);
 
@@ -280,7 +282,8 @@ class Engine {
   Bytes sources_ = 0, raw_ = 0,
         operands_ = 0;  // bytes now: of sources, raw blocks, locked operands that could leave otherwise
   Bytes floor_ = 0;
-  double swap_out_ = 0, swap_in_ = 0;  // bytes per second, as measured
+  double swap_out_ = 0, swap_in_ = 0;            // bytes per second, as measured
+  bool refused_ = false, room_outside_ = false;  // the tier took something not, and has let something go since
   std::unordered_set<Storage*> held_evicted_;
   Orphans orphans_;
   double fragmentation_sum_ = 0;

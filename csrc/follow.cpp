@@ -47,7 +47,7 @@ Follower::Follower(Engine& engine, std::shared_ptr<const Planned> plan)
       plan_(std::move(plan)),
       storages_(plan_->values, nullptr),
       wanted_(plan_->values, false),
-      requests_of_(plan_->nodes.size()) {
+      requests_of_(plan_->nodes.size() + 1) {
   while (first_ + 1 < plan_->nodes.size() && plan_->nodes[first_].silent) ++first_;
 }
 
@@ -152,11 +152,14 @@ void Follower::carry_out(const std::vector<Planned::Step>& steps, Lock& lock) {
           if (Storage* storage = storages_[number]) engine_.page_out(*storage, lock);
           break;
         case Planned::Kind::in:
+          node_ = plan_->nodes.size();  // no kernel's requests
+          requests_.clear();
           if (Storage* storage = storages_[number]; storage && storage->evicted()) engine_.bring_back(*storage, lock);
           want(number);
           break;
       }
     } catch (const Shortage&) {
+    } catch (const Lost&) {  // whoever needs it will be told
     }
   }
   room_.clear();
@@ -244,7 +247,7 @@ void Follower::compute(std::uint32_t number, Lock& lock) {
 void Follower::free(std::uint32_t value) {
   unwant(value);
   Storage* storage = storages_[value];
-  if (!storage || !storage->evictable(false)) return;
+  if (!storage || !storage->evictable(false) || (!storage->producer && !storage->page)) return;
   if (storage->held) {
     engine_.evict(*storage);
   } else {

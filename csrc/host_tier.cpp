@@ -10,25 +10,30 @@ HostTier::~HostTier() {
 }
 
 std::uint32_t HostTier::write(const void* memory, Bytes bytes) {
-  std::vector<std::uint32_t>& spare = free_[bytes];
   std::uint32_t number = 0;
-  if (!spare.empty()) {
-    number = spare.back();
-    spare.pop_back();
-  } else {
-    if (!bytes || !make_room(bytes)) return 0;
-    void* made = std::malloc(bytes);
-    if (!made) return 0;
-    if (numbers_.empty()) {
-      numbers_.push_back(static_cast<std::uint32_t>(slots_.size()));
-      slots_.emplace_back();
+  void* to = nullptr;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::vector<std::uint32_t>& spare = free_[bytes];
+    if (!spare.empty()) {
+      number = spare.back();
+      spare.pop_back();
+    } else {
+      if (!bytes || !make_room(bytes)) return 0;
+      void* made = std::malloc(bytes);
+      if (!made) return 0;
+      if (numbers_.empty()) {
+        numbers_.push_back(static_cast<std::uint32_t>(slots_.size()));
+        slots_.emplace_back();
+      }
+      number = numbers_.back();
+      numbers_.pop_back();
+      slots_[number] = {made, bytes};
+      taken_ += bytes;
     }
-    number = numbers_.back();
-    numbers_.pop_back();
-    slots_[number] = {made, bytes};
-    taken_ += bytes;
+    to = slots_[number].memory;
   }
-  std::memcpy(slots_[number].memory, memory, bytes);
+  std::memcpy(to, memory, bytes);
   return number;
 }
 
@@ -49,11 +54,18 @@ bool HostTier::make_room(Bytes bytes) {
 }
 
 bool HostTier::read(std::uint32_t number, void* memory) {
-  const Slot& slot = slots_.at(number);
+  Slot slot;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    slot = slots_.at(number);
+  }
   std::memcpy(memory, slot.memory, slot.bytes);
   return true;
 }
 
-void HostTier::drop(std::uint32_t number) { free_[slots_.at(number).bytes].push_back(number); }
+void HostTier::drop(std::uint32_t number) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  free_[slots_.at(number).bytes].push_back(number);
+}
 
 }  // namespace coop

@@ -14,11 +14,17 @@ PageFile::~PageFile() {
 }
 
 bool PageFile::open() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return open_unlocked();
+}
+
+bool PageFile::open_unlocked() {
   if (file_ >= 0 || broken_) return file_ >= 0;
   std::string path = folder_ + "/coop-pages-XXXXXX";
   file_ = mkostemp(path.data(), O_CLOEXEC);
   if (file_ >= 0) {
     unlink(path.c_str());
+    owner_ = getpid();
   } else {
     broken_ = true;
   }
@@ -26,22 +32,26 @@ bool PageFile::open() {
 }
 
 std::uint32_t PageFile::write(const void* memory, Bytes bytes) {
-  if (!bytes || !open()) return 0;
-  std::vector<std::uint32_t>& spare = free_[bytes];
   std::uint32_t number = 0;
-  if (spare.empty()) {
-    if (limit_ && end_ + bytes > limit_) return 0;
-    number = static_cast<std::uint32_t>(slots_.size());
-    slots_.push_back({end_, bytes, 0});
-    end_ += bytes;
-  } else {
-    number = spare.back();
-    spare.pop_back();
+  Bytes offset = 0;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!bytes || !open_unlocked() || owner_ != getpid()) return 0;
+    std::vector<std::uint32_t>& spare = free_[bytes];
+    if (spare.empty()) {
+      if (limit_ && end_ + bytes > limit_) return 0;
+      number = static_cast<std::uint32_t>(slots_.size());
+      slots_.push_back({end_, bytes, 0});
+      end_ += bytes;
+    } else {
+      number = spare.back();
+      spare.pop_back();
+    }
+    offset = slots_[number].offset;
   }
-  Slot& slot = slots_[number];
   const char* from = static_cast<const char*>(memory);
   for (Bytes done = 0; done < bytes;) {
-    const ssize_t count = pwrite(file_, from + done, bytes - done, static_cast<off_t>(slot.offset + done));
+    const ssize_t count = pwrite(file_, from + done, bytes - done, static_cast<off_t>(offset + done));
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) {
       drop(number);
@@ -49,12 +59,18 @@ std::uint32_t PageFile::write(const void* memory, Bytes bytes) {
     }
     done += static_cast<Bytes>(count);
   }
-  slot.digest = digest_of(memory, bytes);
+  const std::uint64_t digest = digest_of(memory, bytes);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  slots_[number].digest = digest;
   return number;
 }
 
 bool PageFile::read(std::uint32_t number, void* memory) {
-  const Slot& slot = slots_.at(number);
+  Slot slot;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    slot = slots_.at(number);
+  }
   char* to = static_cast<char*>(memory);
   for (Bytes done = 0; done < slot.bytes;) {
     const ssize_t count = pread(file_, to + done, slot.bytes - done, static_cast<off_t>(slot.offset + done));
@@ -65,6 +81,9 @@ bool PageFile::read(std::uint32_t number, void* memory) {
   return digest_of(memory, slot.bytes) == slot.digest;
 }
 
-void PageFile::drop(std::uint32_t number) { free_[slots_.at(number).bytes].push_back(number); }
+void PageFile::drop(std::uint32_t number) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  free_[slots_.at(number).bytes].push_back(number);
+}
 
 }  // namespace coop

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -33,10 +34,13 @@ class PageFile final : public Tier {
     Bytes offset = 0, bytes = 0;
     std::uint64_t digest = 0;
   };
+  bool open_unlocked();
 
   const std::string folder_;
   const Bytes limit_;
+  std::mutex mutex_;  // of what follows; transfers run beside each other
   int file_ = -1;
+  int owner_ = 0;  // the process: a forked one has the same file and another idea of what is in it
   bool broken_ = false;
   Bytes end_ = 0;
   std::vector<Slot> slots_{1};

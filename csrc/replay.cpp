@@ -76,7 +76,8 @@ void Engine::bring_back(std::span<Storage* const> goals, Lock& lock) {
   bool holding_on = true;  // to what was brought back
   int rescues = 0;
   // What is evicted on the way may be needed twice, and that must end.
-  const std::size_t many = 64 + 32 * order.size(), too_many = 64 + 256 * order.size();
+  const std::size_t all = order.size() + goals.size();
+  const std::size_t many = 64 + 32 * all, too_many = 64 + 256 * all;
   const Seconds start = now_;
   std::size_t replays = 0;
   try {
@@ -230,7 +231,9 @@ bool Engine::ready_to_leave(Storage& storage) {
   Seconds seconds = 0;
   const std::uint32_t page = driver_.page_out(storage.block->offset, storage.bytes, seconds);
   if (is_outside(storage, page, seconds)) return true;
-  storage.swap_cost = std::numeric_limits<Seconds>::infinity();  // until it is used the next time
+  storage.swap_cost =
+      std::numeric_limits<Seconds>::infinity();  // until it is used the next time, or the tier has room again
+  refused_ = true;
   return storage.producer != nullptr;
 }
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <stdexcept>
+#include <utility>
 
 #include "engine.h"
 
@@ -43,6 +44,13 @@ Block* Engine::make_room(Bytes bytes, Side side) {
     const Seconds seconds = search.seconds();
     counts_.search_seconds += seconds;
     note(EventKind::search, nullptr, 0, needed, seconds);
+    if (!run.first && std::exchange(room_outside_, false)) {
+      refused_ = false;
+      for (Block* at = arena_.first(); at; at = at->next) {
+        if (at->storage) price_swap(*at->storage);
+      }
+      continue;
+    }
     if (!run.first) {
       note(EventKind::shortage, nullptr, 0, needed);
       room_seconds_ += all.seconds();

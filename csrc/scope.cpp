@@ -214,7 +214,8 @@ Storage* Scope::snapshot(Storage& storage) {
   {
     const std::lock_guard<std::mutex> lock(maps_mutex_);
     if (const auto last = snapshots_.find(&storage); last != snapshots_.end()) {
-      if (std::memcmp(data(*last->second), bytes, storage.bytes) == 0) return last->second;
+      const Storage& copy = *last->second;
+      if (copy.block && std::memcmp(data(copy), bytes, storage.bytes) == 0) return last->second;  // else it has left
     }
   }
   Block* block = engine_->allocate(storage.bytes);

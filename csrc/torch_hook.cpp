@@ -226,6 +226,7 @@ class Call {
         stack_(stack) {}
 
   void run() {
+    operands_.clear();
     try {
       engine_.before_planned(info_.name);
       collect();
@@ -252,6 +253,8 @@ class Call {
       scope_.empty_trash();
       rethrow();
     }
+    engine_.after_planned(made_, operands_.written);
+    scope_.empty_trash();
   }
 
  private:
@@ -342,6 +345,7 @@ class Call {
   // Operands that others may write to are recorded as copies of what they are now.
   bool take_snapshots() {
     for (Storage* storage : operands_.storages) {
+      if (!scope_.data(*storage)) return false;  // it is lost, as the kernel will say
       if (Scope::shared_outside(*storage) && storage->bytes > kByValueLimit &&
           storage->bytes > engine_.options().budget / 16) {
         return false;
@@ -520,6 +524,7 @@ class Call {
   // What was recomputable and has been overwritten is a source now, or the output of this op if it is recorded.
   void overwritten() {
     for (std::vector<Storage*>* list : {&operands_.written, &operands_.statistics}) {
+      engine_.overwriting(*list);  // ops inside this one may have committed them
       for (Storage* storage : *list) {
         if (!storage->producer) continue;
         Storage* old = engine_.split(*storage);
@@ -602,8 +607,6 @@ class Call {
     leave();
     scope_.note_op(info_.name, cost_);
     engine_.ran(cost_);  // of a custom operator: nothing beyond the ops that it called
-    engine_.after_planned(made_, operands_.written);
-    scope_.empty_trash();
   }
 
   [[noreturn]] void rethrow() {
