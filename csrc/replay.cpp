@@ -76,7 +76,8 @@ void Engine::bring_back(std::span<Storage* const> goals, Lock& lock) {
   bool holding_on = true;  // to what was brought back
   int rescues = 0;
   // What is evicted on the way may be needed twice, and that must end.
-  const std::size_t all = order.size() + goals.size();
+  const std::size_t all =
+      order.size() + std::count_if(goals.begin(), goals.end(), [](const Storage* goal) { return goal->page != 0; });
   const std::size_t many = 64 + 32 * all, too_many = 64 + 256 * all;
   const Seconds start = now_;
   std::size_t replays = 0;

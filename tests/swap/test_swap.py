@@ -220,3 +220,86 @@ def test_what_can_be_recomputed_is_when_its_file_is_damaged(how, tmp_path):
         x = (x @ x).tanh()
         expected.append(x.sum())
     assert_same(torch.stack(expected), total)
+
+
+# --- corners -------------------------------------------------------------------------------------------------------------
+
+
+def pressure(budget, left):
+    """All but so many bytes leave, if they can."""
+    torch.empty(budget - left, dtype=torch.uint8)
+
+
+def source(memory, *shape, value=1.0):
+    """What cannot be recomputed."""
+    return memory.commit(torch.full(shape, value))
+
+
+def test_an_op_with_a_hundred_operands_outside_brings_them_all_back():
+    with coop.budget(8 << 20, swap="1GiB", swap_least=1) as memory:
+        parts = [source(memory, 64, 64, value=float(i)) for i in range(100)]
+        pressure(8 << 20, 256 << 10)
+        assert sum(memory.state(p) == "evicted" for p in parts) > 64
+        assert torch.stack(parts).sum() == 64 * 64 * sum(range(100))
+
+
+def test_a_copy_of_what_an_array_shares_may_be_outside_when_it_is_compared():
+    with coop.budget(4 << 20, swap="1GiB") as memory:
+        shared = torch.zeros(160, 160)
+        array = shared.numpy()
+        first = shared + 1
+        pressure(4 << 20, 160 << 10)
+        array[:] = 1
+        second = shared + 1
+        pressure(4 << 20, 160 << 10)
+        assert memory.stats().swaps_out > 0
+        assert (first == 1).all() and (second == 2).all()
+
+
+@pytest.mark.filterwarnings("ignore:.*what was swapped out is lost")
+def test_a_lost_tensor_that_is_used_again_is_an_error_again(tmp_path):
+    with coop.budget(4 << 20, swap=coop.Disk(tmp_path)) as memory:
+        lost = source(memory, 256, 256)
+        pressure(4 << 20, 128 << 10)
+        damaged(tmp_path, "truncated")
+        for _ in range(3):
+            with pytest.raises(RuntimeError):
+                (lost * 2).sum()
+
+
+def test_a_tier_that_was_full_is_used_again_when_it_has_room():
+    with coop.budget(4 << 20, swap=2 << 20) as memory:
+        first = [source(memory, 256, 1000) for _ in range(5)]  # 1,000 KiB each
+        with pytest.raises(coop.OutOfBudget):
+            pressure(4 << 20, 500 << 10)
+        outside = [p for p in first if memory.state(p) == "evicted"]
+        assert len(outside) == 2
+        del outside
+        first = [p for p in first if memory.state(p) != "evicted"]
+        gc.collect()
+        pressure(4 << 20, 1500 << 10)
+        assert any(memory.state(p) == "evicted" for p in first)
+        assert all((p == 1).all() for p in first)
+
+
+def test_a_forked_process_leaves_the_file_alone(tmp_path):
+    with coop.budget(4 << 20, swap=coop.Disk(tmp_path), checks=2) as memory:
+        kept = [source(memory, 256, 512, value=float(i)) for i in range(12)]  # 6 MiB
+        child = os.fork()
+        if child == 0:
+            with contextlib.suppress(BaseException):
+                for _ in range(20):
+                    kept.append(torch.empty(256, 512))  # no kernel: OpenMP does not live through a fork
+            os._exit(0)
+        os.waitpid(child, 0)
+        for i, parameter in enumerate(kept):
+            assert (parameter == i).all()
+
+
+def test_a_plan_and_a_tier_go_together(plain):
+    training = Training()
+    plan = coop.plan.solve(coop.record(training.step), 1.0, "keep-all")
+    with coop.budget(plan.peak, plan=plan, swap="1GiB", checks=2) as memory:
+        training = run()
+        assert_same(plain, training.left())
+        assert memory.stats().planned_steps > 0
