@@ -22,22 +22,26 @@ struct Bound {
   // Up to a time not far away, each storage with its own age: no score per byte is below this.
   Seconds until = 0;
   double rate = kNone;
-  // After that: no cost per byte is below this, and no storage was used before.
+  // After that: no cost per byte is below this, no storage was used before, and none will be idle for longer than that.
   double density = kNone;
   Seconds oldest = kNone;
+  Seconds longest = 0;
 
-  void add(double cost_per_byte, Seconds last_access) {
-    rate = std::min(rate, cost_per_byte / std::max(until - last_access, kShortest));
+  // `ahead`: how long the storage will be idle as far as is known, seen from any time that has passed.
+  void add(double cost_per_byte, Seconds last_access, Seconds ahead) {
+    rate = std::min(rate, cost_per_byte / std::max({until - last_access, ahead, kShortest}));
     density = std::min(density, cost_per_byte);
     oldest = std::min(oldest, last_access);
+    longest = std::max(longest, ahead);
   }
   void add(const Bound& other) {
     until = std::min(until, other.until);
     rate = std::min(rate, other.rate);
     density = std::min(density, other.density);
     oldest = std::min(oldest, other.oldest);
+    longest = std::max(longest, other.longest);
   }
-  double at(Seconds now) const { return now <= until ? rate : density / std::max(now - oldest, kShortest); }
+  double at(Seconds now) const { return now <= until ? rate : density / std::max({now - oldest, longest, kShortest}); }
 };
 
 struct Chunk {
@@ -56,7 +60,10 @@ struct Chunk {
 
   // The block has got a storage, or that has got cheaper, or a hole beside it larger.
   void note(const Block& block) {
-    if (block.storage) note(block, least_of(*block.storage, block.storage->cost));
+    if (block.storage) note(block, block.storage->last_access);
+  }
+  void note(const Block& block, Seconds now) {
+    if (const Storage* storage = block.storage) note(block, storage->leaving_cost(storage->cost), now, nullptr);
   }
   void add(const Chunk& other) {
     own.add(other.own);
@@ -75,20 +82,16 @@ struct Chunk {
     Bound at_once{.until = now};
     const Block* block = first;
     for (std::uint32_t i = 0; i < blocks; ++i, block = block->next) {
-      if (!block->storage) continue;
-      note(*block, least_of(*block->storage, block->storage->producer ? cost_of(*block->storage) : 0), &at_once);
+      if (const Storage* storage = block->storage) {
+        note(*block, storage->leaving_cost(storage->producer ? cost_of(*storage) : 0), now, &at_once);
+      }
     }
     return at_once.rate;
   }
 
  private:
-  // Of the ways out: made again, for so much, or swapped.
-  static Seconds least_of(const Storage& storage, Seconds again) {
-    return storage.producer ? std::min(again, storage.swap_cost) : storage.swap_cost;
-  }
-
-  // What waiting ops will read counts as if none waited, and is priced at more than a second.
-  void note(const Block& block, Seconds cost, Bound* also = nullptr) {
+  // What waiting ops will read counts as if none waited, and is priced at more than a second. `now`: a time that has passed.
+  void note(const Block& block, Seconds cost, Seconds now, Bound* also) {
     const Bytes holes = block.free_beside();
     if (holes) moving = std::min(moving, static_cast<double>(block.bytes) / static_cast<double>(holes));
     const Storage& storage = *block.storage;
@@ -97,9 +100,10 @@ struct Chunk {
     const auto per_byte = [&](Seconds seconds) {
       return spare ? 0 : std::min(seconds, 1.0) / static_cast<double>(block.bytes + holes);
     };
-    own.add(per_byte(least_of(storage, storage.cost)), storage.last_access);
-    known.add(per_byte(cost), storage.last_access);
-    if (also) also->add(per_byte(cost), storage.last_access);
+    const Seconds ahead = std::max(storage.next_use - now, 0.0);
+    own.add(per_byte(storage.leaving_cost(storage.cost)), storage.last_access, ahead);
+    known.add(per_byte(cost), storage.last_access, ahead);
+    if (also) also->add(per_byte(cost), storage.last_access, ahead);
   }
 };
 

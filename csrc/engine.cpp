@@ -18,8 +18,8 @@ Engine::Engine(const Options& options, Driver& driver)
       lineage_(
           options_, [this](Storage& storage) { forget(storage); }, [this](Op& op) { driver_.drop(op); }),
       policy_(make_policy(options_)),
-      swap_out_(options.swap_out),
-      swap_in_(options.swap_in) {}
+      out_{options.swap_out},
+      in_{options.swap_in} {}
 
 Engine::~Engine() { lineage_.sweep(SIZE_MAX); }
 
@@ -83,8 +83,8 @@ void Engine::enter(std::span<Storage* const> inputs) {
   for (Storage* input : inputs) {
     input->last_access = now_;
     ready = ready && input->resident();
-    if (options_.swap) price_swap(*input);  // speeds have changed, or the tier has room again
   }
+  if (options_.swap) entering(inputs);
   if (!ready) bring_back(inputs, lock);
   for (Storage* input : inputs) lock_operand(*input);
 }
@@ -97,15 +97,6 @@ void Engine::leave(std::span<Storage* const> inputs) {
   }
 }
 
-void Engine::overwriting(std::span<Storage* const> written) {
-  for (Storage* storage : written) {
-    if (!storage->page || !storage->source()) continue;  // a page of what can be made again stays with the old version
-    const Lock lock(mutex_);
-    drop_page(*storage);
-    price_swap(*storage);
-  }
-}
-
 void Engine::ran(Seconds cost) {
   const Lock lock(mutex_);
   ++counts_.ops;
@@ -113,6 +104,7 @@ void Engine::ran(Seconds cost) {
   now_ += cost;
   // Only between ops: any thread may let go, and what the running op reads or overwrites must not change under its hands.
   if (!orphans_.empty()) orphans_.tend([this](Storage& source) { return settle_if_cheap(source); });
+  if (options_.swap || !transfers_.empty()) tend_transfers();
   lineage_.sweep(kPortion);
 }
 
@@ -133,6 +125,10 @@ Storage* Engine::bind(Bytes offset, Bytes bytes, void* handle) {
   storage->last_access = now_;
   sources_ += bytes;
   price_swap(*storage);
+  if (foresees()) {
+    history_.born(*storage);
+    expect_use(*storage);
+  }
   note(EventKind::bind, *storage);
   if (handle) driver_.attach(*storage);  // under the lock: it may be moved as soon as that is open
   return storage;
@@ -203,6 +199,13 @@ void Engine::reconsider(Storage& storage) {
 void Engine::forget(Storage& storage) {
   if (follower_) follower_->forgotten(storage);
   orphans_.remove(storage);
+  history_.forgotten(storage);
+  if (storage.transit == Transit::in) {  // the page goes when it has been read
+    outside_.erase({storage.id, &storage});
+    Underway& transfer = underway(storage);
+    transfer.page = std::exchange(storage.page, 0);
+    transfer.storage = nullptr;
+  }
   drop_page(storage);
   if (storage.block) {
     note(EventKind::free, storage);
@@ -217,6 +220,14 @@ Block* Engine::release_block(Storage& storage) {
     sources_ -= storage.bytes;
   } else if (!storage.held) {
     cached_ -= block->bytes;
+  }
+  if (storage.transit == Transit::out) {  // it is the transfer's until that is done
+    underway(storage).storage = nullptr;
+    storage.transit = Transit::none;
+    arena_.unsettle(block);
+    raw_ += block->bytes;
+    note(EventKind::place, nullptr, block->offset, block->bytes);
+    return block;
   }
   return arena_.release(block);
 }
@@ -288,6 +299,7 @@ void Engine::settle(Storage& source, Lock& lock) {
 
 Storage* Engine::copy_on_write(Storage& storage) {
   const Lock lock(mutex_);
+  still(storage);
   Block* copy = take(storage.bytes, side_);  // the storage is locked: it stays
   raw_ -= copy->bytes;
   driver_.copy(copy->offset, storage.block->offset, storage.bytes);
@@ -321,7 +333,7 @@ Storage* Engine::split(Storage& storage) {
   if (!storage.held) cached_ -= storage.block->bytes;
   sources_ += storage.bytes;
   price_swap(storage);
-  if (!old->page) lineage_.evicted(*old);
+  left(*old);
   return old;
 }
 
@@ -377,6 +389,7 @@ void Engine::expose(Storage& storage) {
     throw;
   }
   --storage.pins;
+  still(storage);
   drop_page(storage);
   storage.exposed = true;
   hold_in_place(storage);
@@ -392,6 +405,7 @@ void Engine::fix(Storage& storage) {
 
 // To the lowest hole that it fits into, if that lies below it.
 void Engine::lower(Storage& storage) {
+  still(storage);
   Block* hole = storage.locks ? nullptr : arena_.allocate(storage.bytes, Side::low);
   if (!hole) return;
   Block* before = storage.block;
@@ -485,7 +499,7 @@ void Engine::check() const {
 }
 
 void Engine::check_unlocked() const {
-  arena_.check();
+  arena_.check(now_);
   Bytes sources = 0, cached = 0, raw = 0;
   for (const Block* block = arena_.first(); block; block = block->next) {
     if (block->state == Block::State::raw) raw += block->bytes;

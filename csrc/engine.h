@@ -11,10 +11,12 @@
 // covers bookkeeping only and is never held while a kernel runs.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -26,6 +28,7 @@
 #include "classes.h"
 #include "events.h"
 #include "follow.h"
+#include "history.h"
 #include "lineage.h"
 #include "orphans.h"
 #include "policy.h"
@@ -33,6 +36,14 @@
 #include "types.h"
 
 namespace coop {
+
+// How a transfer went.
+struct Transfer {
+  bool done = false;       // if not, the rest says nothing
+  std::uint32_t page = 0;  // that was written, or read; 0: it could not be, or is not what it was
+  Seconds seconds = 0;     // it took
+  Seconds waited = 0;      // for it, by the program
+};
 
 // What the engine asks of whoever runs the program.
 class Driver {
@@ -54,12 +65,14 @@ class Driver {
   virtual void evacuate(Storage& storage) = 0;
   // A held storage will never be brought back: reading it is an error from now on.
   virtual void abandon(Storage& storage) = 0;
-  // Writes bytes of the arena to the tier outside, and returns the page, from 1 on; 0: it cannot.
-  virtual std::uint32_t page_out(Bytes /*offset*/, Bytes /*bytes*/, Seconds& /*seconds*/) { return 0; }
-  // Brings a page back. False: it is lost.
-  virtual bool page_in(std::uint32_t /*page*/, Bytes /*offset*/, Bytes /*bytes*/, Seconds& /*seconds*/) {
-    return false;
+  // Begins to write bytes of the arena to the tier outside, or to bring a page of it back, beside the program. Returns a
+  // ticket, from 1 on; 0: there is no tier.
+  virtual std::uint32_t begin_out(Bytes /*offset*/, Bytes /*bytes*/, Seconds /*now*/) { return 0; }
+  virtual std::uint32_t begin_in(std::uint32_t /*page*/, Bytes /*offset*/, Bytes /*bytes*/, Seconds /*now*/) {
+    return 0;
   }
+  // How that went, once. Unless this is to wait, it may not be done. Called under the engine's lock.
+  virtual Transfer finish(std::uint32_t /*ticket*/, bool /*wait*/, Seconds /*now*/) { return {}; }
   virtual void drop_page(std::uint32_t /*page*/) {}
   // A digest of bytes in the arena, for checks of rule 4.
   virtual std::uint64_t digest(Bytes offset, Bytes bytes) = 0;
@@ -93,9 +106,11 @@ struct Stats {
   std::uint64_t exact_costs = 0, union_find_costs = 0;
   std::uint64_t swaps_out = 0, swaps_in = 0;
   Bytes swapped_out = 0, swapped_in = 0;
+  std::uint64_t prefetch_hits = 0, prefetch_misses = 0;  // storages that came back: before they were needed, or when
   std::uint64_t planned_steps = 0, planned_ops = 0, plan_losses = 0;
   Bytes evicted_bytes = 0, moved_bytes = 0;
-  Seconds op_seconds = 0, recompute_seconds = 0, search_seconds = 0, move_seconds = 0, transfer_seconds = 0;
+  Seconds op_seconds = 0, recompute_seconds = 0, search_seconds = 0, move_seconds = 0;
+  Seconds transfer_seconds = 0, hidden_seconds = 0;  // hidden: that the program did not wait for
   double fragmentation = 0;
 };
 
@@ -205,6 +220,30 @@ class Engine {
   friend class Follower;
   using Lock = std::unique_lock<SpinLock>;
 
+  // One direction of the tier: how fast it is, and how much of it the program waits for, the last times more than those
+  // before.
+  struct Road {
+    double rate;         // bytes per second
+    double waiting = 1;  // of its time
+    Bytes bytes = 0;     // on it now
+
+    Seconds seconds(Bytes more) const { return static_cast<double>(more) / rate; }
+    // What the program will notice of a transfer.
+    Seconds price(Bytes more) const { return seconds(more) * std::max(waiting, kLeastWaiting); }
+    void measure(Bytes done, const Transfer& transfer);
+
+    static constexpr double kLeastWaiting = 0.05;
+  };
+  // A transfer that has begun. Without a storage: it died meanwhile, and nobody wants the bytes.
+  struct Underway {
+    std::uint32_t ticket;
+    Storage* storage;
+    Block* block;  // raw, unless the storage is on its way out
+    Transit direction;
+    std::uint32_t page;  // to be dropped at the end
+    Bytes bytes;
+  };
+
   void before_planned_slow(std::string_view op);
   void after_planned_slow(std::span<Storage* const> made, std::span<Storage* const> written);
   Block* take(Bytes bytes, Side side);
@@ -236,19 +275,34 @@ class Engine {
     bring_back(std::span(&goal, 1), lock);
   }
   void replay(Op& op, Lock& lock);
-  void page_out(Storage& storage, Lock& lock);
-  bool page_in(Storage& storage, Lock& lock);
-  bool ready_to_leave(Storage& storage);
-  bool is_outside(Storage& storage, std::uint32_t page, Seconds seconds);
-  void price_swap(Storage& storage);
   [[noreturn]] void lose(Storage& storage);
   void abandon(Storage& storage);
-  void drop_page(Storage& storage) {
-    if (!storage.page) return;
-    driver_.drop_page(std::exchange(storage.page, 0));
-    room_outside_ = refused_;
-  }
   Block* target_of(Op& op);
+
+  // Swapping.
+  void begin_out(Storage& storage);
+  void begin_in(Storage& storage, Block* block);
+  void fetch(Storage& storage);
+  bool finish(Storage& storage, bool wait);
+  bool finish(Underway& transfer, bool wait);
+  void finish_all(bool wait);
+  void still(Storage& storage) {
+    if (storage.transit != Transit::none) finish(storage, true);
+  }
+  Underway& underway(const Storage& storage);
+  bool clean(std::span<Storage* const> leaving);
+  void refused(Storage& storage);
+  void left(Storage& storage);
+  bool foresees() const { return options_.swap && options_.foresee; }
+  void price_swap(Storage& storage);
+  void drop_page(Storage& storage);
+  void tend_transfers();
+  void clean_ahead();
+  void prefetch();
+  bool fetch_ahead(Storage& storage, Seconds in);
+  Block* room_for(const Storage& storage, Seconds in);
+  void entering(std::span<Storage* const> inputs);
+  void expect_use(Storage& storage);
 
   Bytes in_use() const { return arena_.capacity() - arena_.free_bytes() - cached_; }
   void note_use();
@@ -282,8 +336,15 @@ class Engine {
   Bytes sources_ = 0, raw_ = 0,
         operands_ = 0;  // bytes now: of sources, raw blocks, locked operands that could leave otherwise
   Bytes floor_ = 0;
-  double swap_out_ = 0, swap_in_ = 0;            // bytes per second, as measured
+  Road out_, in_;
+  std::vector<Underway> transfers_;
   bool refused_ = false, room_outside_ = false;  // the tier took something not, and has let something go since
+  bool to_clean_ = false;                        // something has left since there was nothing to clean
+  Bytes last_request_ = 0;
+  History history_;
+  bool logged_ = false;                                   // the running op
+  std::set<std::pair<std::uint64_t, Storage*>> outside_;  // by age: evicted, and their bytes are outside
+  std::uint64_t last_missed_ = 0;                         // the storage that was missed last
   std::unordered_set<Storage*> held_evicted_;
   Orphans orphans_;
   double fragmentation_sum_ = 0;

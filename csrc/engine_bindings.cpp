@@ -44,6 +44,9 @@ py::dict to_python(const Stats& s) {
   COOP_STAT(swaps_in);
   COOP_STAT(swapped_out);
   COOP_STAT(swapped_in);
+  COOP_STAT(prefetch_hits);
+  COOP_STAT(prefetch_misses);
+  COOP_STAT(hidden_seconds);
   COOP_STAT(transfer_seconds);
   COOP_STAT(planned_steps);
   COOP_STAT(planned_ops);
@@ -90,6 +93,7 @@ void bind_options(py::module_& module) {
       .def_readwrite("swap_out", &Options::swap_out)
       .def_readwrite("swap_in", &Options::swap_in)
       .def_readwrite("swap_least", &Options::swap_least)
+      .def_readwrite("foresee", &Options::foresee)
       .def_readwrite("needed_only", &Options::needed_only)
       .def_readwrite("in_place", &Options::in_place)
       .def_readwrite("move", &Options::move)

@@ -149,12 +149,16 @@ void Follower::carry_out(const std::vector<Planned::Step>& steps, Lock& lock) {
         case Planned::Kind::compute: compute(number, lock); break;
         case Planned::Kind::free: free(number); break;
         case Planned::Kind::out:
-          if (Storage* storage = storages_[number]) engine_.page_out(*storage, lock);
+          if (Storage* storage = storages_[number]; storage && storage->producer && storage->block) {
+            engine_.begin_out(*storage);
+          }
           break;
         case Planned::Kind::in:
           node_ = plan_->nodes.size();  // no kernel's requests
           requests_.clear();
-          if (Storage* storage = storages_[number]; storage && storage->evicted()) engine_.bring_back(*storage, lock);
+          if (Storage* storage = storages_[number]; storage && storage->evicted()) {
+            storage->page ? engine_.fetch(*storage) : engine_.bring_back(*storage, lock);
+          }
           want(number);
           break;
       }
@@ -247,7 +251,9 @@ void Follower::compute(std::uint32_t number, Lock& lock) {
 void Follower::free(std::uint32_t value) {
   unwant(value);
   Storage* storage = storages_[value];
-  if (!storage || !storage->evictable(false) || (!storage->producer && !storage->page)) return;
+  if (!storage || !storage->evictable(false)) return;
+  if (storage->transit == Transit::out) engine_.finish(*storage, true);  // it leaves with its bytes
+  if (!storage->producer && !storage->page) return;
   if (storage->held) {
     engine_.evict(*storage);
   } else {

@@ -45,6 +45,10 @@ void Program::release(std::uint32_t tensor) {
 Player::Player(const Options& options, const Program& program, double patience, bool watch)
     : program_(program), engine_(std::make_unique<Engine>(options, *this)) {
   engine_->watch(watch);
+  if (options.swap) {
+    out_.bandwidth = options.swap_out;
+    in_.bandwidth = options.swap_in;
+  }
   for (const Instruction& instruction : program.instructions) patience_ += instruction.cost;
   patience_ *= patience;
 }
@@ -316,26 +320,29 @@ Seconds Player::copy(Bytes, Bytes, Bytes bytes) {
 
 void Player::follow(std::shared_ptr<const Planned> plan) {
   plan_ = plan;
+  if (plan->out_bandwidth > 0) {
+    out_ = {plan->out_latency, plan->out_bandwidth};
+    in_ = {plan->in_latency, plan->in_bandwidth};
+  }
   engine_->follow(std::move(plan));
 }
 
-std::uint32_t Player::page_out(Bytes, Bytes bytes, Seconds& seconds) {
-  const auto size = static_cast<double>(bytes);
-  if (plan_ && plan_->out_bandwidth > 0) {
-    seconds = plan_->out_latency + size / plan_->out_bandwidth;
-  } else if (engine_->options().swap) {
-    seconds = size / engine_->options().swap_out;
-  } else {
-    return 0;
-  }
-  return 1;  // nothing is written: any page will do
+std::uint32_t Player::begin(Stream& stream, Bytes bytes, Seconds now) {
+  if (stream.bandwidth <= 0) return 0;
+  const Seconds seconds = stream.latency + static_cast<double>(bytes) / stream.bandwidth;
+  stream.free = std::max(stream.free, now) + seconds;
+  transports_.push_back({seconds, stream.free});
+  return static_cast<std::uint32_t>(transports_.size());
 }
 
-bool Player::page_in(std::uint32_t, Bytes, Bytes bytes, Seconds& seconds) {
-  const auto size = static_cast<double>(bytes);
-  const bool planned = plan_ && plan_->in_bandwidth > 0;
-  seconds = planned ? plan_->in_latency + size / plan_->in_bandwidth : size / engine_->options().swap_in;
-  return true;
+std::uint32_t Player::begin_out(Bytes, Bytes bytes, Seconds now) { return begin(out_, bytes, now); }
+std::uint32_t Player::begin_in(std::uint32_t, Bytes, Bytes bytes, Seconds now) { return begin(in_, bytes, now); }
+
+// Nothing is written: any page will do.
+Transfer Player::finish(std::uint32_t ticket, bool wait, Seconds now) {
+  const auto [seconds, end] = transports_[ticket - 1];
+  if (end > now && !wait) return {};
+  return {true, 1, seconds, std::max(end - now, 0.0)};
 }
 
 Seconds Player::replay(Op& op, Block* target, Block** produced) {

@@ -69,8 +69,9 @@ class Player final : public Driver {
   void evacuate(Storage&) override {}
   void abandon(Storage&) override {}
   std::uint64_t digest(Bytes, Bytes) override { return 1; }
-  std::uint32_t page_out(Bytes offset, Bytes bytes, Seconds& seconds) override;
-  bool page_in(std::uint32_t page, Bytes offset, Bytes bytes, Seconds& seconds) override;
+  std::uint32_t begin_out(Bytes offset, Bytes bytes, Seconds now) override;
+  std::uint32_t begin_in(std::uint32_t page, Bytes offset, Bytes bytes, Seconds now) override;
+  Transfer finish(std::uint32_t ticket, bool wait, Seconds now) override;
 
   // To be called before the first step.
   void follow(std::shared_ptr<const Planned> plan);
@@ -86,6 +87,17 @@ class Player final : public Driver {
     bool parameter = false;
   };
 
+  // One direction of the tier: a transfer begins when those before it have ended.
+  struct Stream {
+    Seconds latency = 0;
+    double bandwidth = 0;  // bytes per second; 0: there is none
+    Seconds free = 0;      // from when on
+  };
+  struct Transport {
+    Seconds seconds, end;
+  };
+
+  std::uint32_t begin(Stream& stream, Bytes bytes, Seconds now);
   void run(const Instruction& instruction);
   void run_source(const Instruction& instruction);
   void run_op(const Instruction& op);
@@ -121,6 +133,8 @@ class Player final : public Driver {
   Shortage shortage_;
   std::vector<std::pair<std::size_t, std::size_t>> replays_;
   std::shared_ptr<const Planned> plan_;
+  Stream out_, in_;
+  std::vector<Transport> transports_;  // by ticket, from 1 on
   std::unique_ptr<Engine> engine_;
 };
 

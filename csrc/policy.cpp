@@ -1,6 +1,7 @@
 // Coop's window (NeurIPS 2023, section 3) and the one-at-a-time policies: DTR (ICLR 2021), DTE (MegTaiChi, 2022), LRU.
 //
-// Coop's score of a storage is c / s: projected cost over staleness. What differs from the authors' code: every window is
+// Coop's score of a storage is c / s: projected cost over staleness (or the time until it is used next, where that is known).
+// What differs from the authors' code: every window is
 // shrunk from the left before it is compared, the last one too; a staleness of zero is a small number instead of a
 // division by zero; cost is per byte of the window (Options::per_byte), because the sum alone prefers small dear results;
 // storages nobody holds cost nothing; a source in the way, or a result that is dear, is moved aside, and a wall only if
@@ -14,10 +15,6 @@
 namespace coop {
 namespace {
 
-Seconds staleness(const Scene& scene, const Storage& storage) {
-  return std::max(scene.now - storage.last_access, kShortest);
-}
-
 // Dearer than anything that nobody waits for; and the deeper, the dearer: where so much is missing, an activation is
 // recomputed from the layer below, but a gradient from the whole network.
 double score_of_wanted(const Storage& storage) {
@@ -26,13 +23,13 @@ double score_of_wanted(const Storage& storage) {
 
 // Of the cheapest way out, and back.
 Seconds cost_of_leaving(Scene& scene, Storage& storage) {
-  return storage.producer ? std::min(scene.lineage.projected_cost(storage), storage.swap_cost) : storage.swap_cost;
+  return storage.leaving_cost(storage.producer ? scene.lineage.projected_cost(storage) : 0);
 }
 
 double score(Scene& scene, Storage& storage) {
   if (storage.wanted) return score_of_wanted(storage);
   if (storage.spare()) return 0;
-  return cost_of_leaving(scene, storage) / staleness(scene, storage);
+  return cost_of_leaving(scene, storage) / storage.idle(scene.now);
 }
 
 double cost_of_moving(const Scene& scene, const Storage& storage) {
@@ -224,7 +221,7 @@ class WindowSearch {
       if (storage->wanted) {
         item.cost = score_of_wanted(*storage);
       } else if (!storage->spare()) {
-        item.cost = least_cost(*storage, item.priced) / staleness(scene_, *storage);
+        item.cost = least_cost(*storage, item.priced) / storage->idle(scene_.now);
       }
       return true;
     }
@@ -253,7 +250,7 @@ class WindowSearch {
     std::size_t count = 0;
     for (const Block* block = run.first;; block = block->next) {
       if (block->storage && !stays(scene_, *block->storage)) {
-        sum += staleness(scene_, *block->storage);
+        sum += block->storage->idle(scene_.now);
         ++count;
       }
       if (block == run.last) break;

@@ -6,9 +6,7 @@
 // there is no room even so, memory is packed, then emptied, and in the end the walk holds on to nothing but the operands
 // of the op that runs.
 #include <algorithm>
-#include <limits>
 #include <stdexcept>
-#include <string>
 #include <utility>
 
 #include "engine.h"
@@ -18,12 +16,6 @@ namespace coop {
 namespace {
 
 constexpr Seconds kPatience = 1;  // with a recomputation that goes round in circles
-
-// How fast bytes go out or come in, the last times more than those before.
-void measure(double& rate, Bytes bytes, Seconds seconds) {
-  constexpr double kWeight = 0.2;
-  rate += kWeight * (static_cast<double>(bytes) / std::max(seconds, kShortest) - rate);
-}
 
 Storage* storage_of(Storage* storage) { return storage; }
 Storage* storage_of(const Edge& edge) { return edge.storage; }
@@ -66,7 +58,7 @@ void Engine::bring_back(std::span<Storage* const> goals, Lock& lock) {
       kept.pop_back();
     }
   };
-  const auto finish = [&] {
+  const auto let_all_go = [&] {
     release_from(0);
     for (Op* op : order) {
       if (op->waiting) want(op, false);
@@ -115,7 +107,9 @@ void Engine::bring_back(std::span<Storage* const> goals, Lock& lock) {
       }
       try {
         if (!op) {
-          if (!page_in(*goal, lock) && !goal->producer) lose(*goal);
+          if (foresees()) history_.needed(*goal);
+          fetch(*goal);
+          finish(*goal, true);
           rescues = 0;
           continue;
         }
@@ -144,10 +138,10 @@ void Engine::bring_back(std::span<Storage* const> goals, Lock& lock) {
       }
     }
   } catch (...) {
-    finish();
+    let_all_go();
     throw;
   }
-  finish();
+  let_all_go();
 }
 
 // Inputs are resident, and pinned once by the caller.
@@ -186,6 +180,7 @@ void Engine::replay(Op& op, Lock& lock) {
     Block* block = produced[i];
     if (!block) continue;
     Storage* output = op.outputs()[i];
+    if (output && output->transit == Transit::in) finish(*output, true);
     if (!output || output->resident()) {  // nobody's any more, or still here
       give_back(block);
     } else {
@@ -202,110 +197,19 @@ void Engine::replay(Op& op, Lock& lock) {
   check_at_event();
 }
 
-// A copy of a resident storage goes outside. Where it cannot, the storage stays what it is: something to recompute.
-void Engine::page_out(Storage& storage, Lock& lock) {
-  if (!storage.producer || !storage.block || storage.page) return;
-  lock_operand(storage);
-  Seconds seconds = 0;
-  lock.unlock();
-  const std::uint32_t page = driver_.page_out(storage.block->offset, storage.bytes, seconds);
-  lock.lock();
-  unlock_operand(storage);
-  is_outside(storage, page, seconds);
-  lineage_.reconsider(storage);
-}
-
-bool Engine::is_outside(Storage& storage, std::uint32_t page, Seconds seconds) {
-  counts_.transfer_seconds += seconds;
-  storage.page = page;
-  if (!page) return false;
-  ++counts_.swaps_out;
-  counts_.swapped_out += storage.bytes;
-  measure(swap_out_, storage.bytes, seconds);
-  price_swap(storage);
-  return true;
-}
-
-// Before a storage leaves: if its bytes go with it, they are outside afterwards. False: they could not, and it has to stay.
-bool Engine::ready_to_leave(Storage& storage) {
-  if (storage.page || !swaps(lineage_, storage)) return true;
-  Seconds seconds = 0;
-  const std::uint32_t page = driver_.page_out(storage.block->offset, storage.bytes, seconds);
-  if (is_outside(storage, page, seconds)) return true;
-  storage.swap_cost =
-      std::numeric_limits<Seconds>::infinity();  // until it is used the next time, or the tier has room again
-  refused_ = true;
-  return storage.producer != nullptr;
-}
-
-void Engine::price_swap(Storage& storage) {
-  if (!options_.swap || storage.bytes < options_.swap_least || storage.foreign) return;
-  const auto bytes = static_cast<double>(storage.bytes);
-  const Seconds cost = (storage.page ? 0 : bytes / swap_out_) + bytes / swap_in_;
-  const bool less = cost < storage.swap_cost;
-  storage.swap_cost = cost;
-  if (less) got_cheaper(storage);
-}
-
-// False: the page is lost, and the storage has to be recomputed, if it can be.
-bool Engine::page_in(Storage& storage, Lock& lock) {
-  ++storage.pins;
-  Block* block = nullptr;
-  try {
-    block = take(storage.bytes, Side::low);
-  } catch (...) {
-    --storage.pins;
-    throw;
-  }
-  Seconds seconds = 0;
-  lock.unlock();
-  const bool good = driver_.page_in(storage.page, block->offset, storage.bytes, seconds);
-  lock.lock();
-  --storage.pins;
-  counts_.transfer_seconds += seconds;
-  if (!good) {
-    give_back(block);
-    drop_page(storage);
-    lineage_.evicted(storage);
-    return false;
-  }
-  ++counts_.swaps_in;
-  counts_.swapped_in += storage.bytes;
-  measure(swap_in_, storage.bytes, seconds);
-  raw_ -= block->bytes;
-  place(storage, block);
-  if (!storage.producer) sources_ += storage.bytes;
-  --counts_.rematerialisations;  // nothing was run again
-  price_swap(storage);
-  check_at_event();
-  return true;
-}
-
-// Its bytes are nowhere, and nothing can make them again.
-void Engine::lose(Storage& storage) {
-  if (storage.held) abandon(storage);
-  storage.in_hand = false;
-  storage.lost = true;
-  throw Lost(
-      "a tensor of " + std::to_string(storage.bytes) +
-      " bytes that had been swapped out did not come back as it was, and it cannot be recomputed: its memory, or its "
-      "file, was changed or could not be read. It is lost; the other tensors are not. Tip: go on from the last "
-      "checkpoint, with another place to swap to");
-}
-
 // The bytes an in-place op works on: the old version's own if nobody else waits for it, else a copy of them. As a raw
 // block either way.
 Block* Engine::target_of(Op& op) {
   if (op.in_place == InPlace::from_scratch) return take(op.target_bytes, side_);
   Storage& old = *op.inputs()[0].storage;
   const bool others_wait = old.pins > 1 || old.wanted > (op.waiting ? 1 : 0);
-  if (!others_wait && old.locks == 0 && old.producer && old.block && !old.held) {
+  if (!others_wait && old.locks == 0 && old.producer && old.block && !old.held && old.transit == Transit::none) {
     Block* block = old.block;
     cached_ -= block->bytes;
     old.block = nullptr;
     arena_.unsettle(block);
     raw_ += block->bytes;
-    if (!old.page) lineage_.evicted(old);
+    left(old);
     note_use();
     note(EventKind::bind, nullptr, block->offset, block->bytes);
     return block;
@@ -324,6 +228,7 @@ Block* Engine::target_of(Op& op) {
 }
 
 void Engine::place(Storage& storage, Block* block) {
+  if (storage.page) outside_.erase({storage.id, &storage});
   arena_.settle(block, &storage);
   storage.block = block;
   storage.last_access = now_;

@@ -8,6 +8,7 @@
 namespace coop {
 
 void Engine::evacuate(Storage& storage, std::vector<Storage*>& outside) {
+  still(storage);
   driver_.evacuate(storage);
   commit_resident(storage);
   set_free(storage);
@@ -31,6 +32,7 @@ std::size_t Engine::retire(Bytes spare) {
   Lock lock(mutex_);
   std::vector<Storage*> outside, pinned;
   if (follower_) follower_->let_go();
+  finish_all(true);
   orphans_.clear();
   for (Block* block = arena_.first(); block; block = block->next) {
     if (block->storage && block->storage->pins) pinned.push_back(block->storage);

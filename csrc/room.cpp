@@ -44,6 +44,11 @@ Block* Engine::make_room(Bytes bytes, Side side) {
     const Seconds seconds = search.seconds();
     counts_.search_seconds += seconds;
     note(EventKind::search, nullptr, 0, needed, seconds);
+    if (!run.first && !transfers_.empty()) {  // what is under way may be in the way
+      finish_all(true);
+      block = arena_.allocate(bytes, side);
+      continue;
+    }
     if (!run.first && std::exchange(room_outside_, false)) {
       refused_ = false;
       for (Block* at = arena_.first(); at; at = at->next) {
@@ -60,6 +65,7 @@ Block* Engine::make_room(Bytes bytes, Side side) {
     if (hole && hole->bytes >= needed) block = arena_.take(hole, needed, side);
   }
   terms_ = scene.found;
+  last_request_ = needed;
   fragmentation_sum_ += static_cast<double>(arena_.free_bytes()) / static_cast<double>(arena_.capacity());
   ++fragmentation_count_;
   room_seconds_ += all.seconds();
@@ -73,9 +79,7 @@ Block* Engine::clear(Run run, Scene& scene) {
     if (Storage* storage = block->storage) (stays(scene, *storage) ? staying : leaving).push_back(storage);
     if (block == run.last) break;
   }
-  for (Storage* storage : leaving) {
-    if (!ready_to_leave(*storage)) return nullptr;
-  }
+  if (!clean(leaving)) return nullptr;
   Block* hole = run.first;
   for (Storage* storage : leaving) hole = evict(*storage);
   for (Storage* storage : staying) {
@@ -95,8 +99,10 @@ Block* Engine::evict(Storage& storage) {
     counts_.evicted_bytes += storage.bytes;
   }
   note(EventKind::evict, storage);
+  storage.fetched = false;
+  to_clean_ = options_.swap;
   Block* hole = release_block(storage);
-  if (!storage.page) lineage_.evicted(storage);
+  left(storage);
   return hole;
 }
 
@@ -105,10 +111,11 @@ void Engine::evict_eagerly(Storage& storage) {
   if (!storage.uses || !storage.producer || !storage.evictable()) return;
   note(EventKind::evict, storage);
   release_block(storage);
-  if (!storage.page) lineage_.evicted(storage);
+  left(storage);
 }
 
 Block* Engine::slide(Storage& storage) {
+  still(storage);
   const Bytes from = storage.block->offset;
   Block* hole = arena_.slide_down(storage.block);
   moved(storage, from);
@@ -129,6 +136,7 @@ void Engine::pack() {
 }
 
 void Engine::pack_unlocked() {
+  finish_all(true);
   for (Block* block = arena_.first(); block; block = block->next) {
     if (!block->storage || block->storage->locks) continue;
     if (Block* below = block->prev; below && below->state == Block::State::free) slide(*block->storage);
@@ -142,13 +150,15 @@ void Engine::compact() {
 }
 
 void Engine::compact_unlocked(bool wanted_too) {
+  finish_all(true);
   std::vector<Storage*> leaving;
   for (Block* block = arena_.first(); block; block = block->next) {
     Storage* storage = block->storage;
     if (storage && storage->evictable(wanted_too)) leaving.push_back(storage);
   }
+  clean(leaving);
   for (Storage* storage : leaving) {
-    if (ready_to_leave(*storage)) evict(*storage);
+    if (storage->producer || storage->page) evict(*storage);
   }
   pack_unlocked();
 }

@@ -81,6 +81,7 @@ Scope::~Scope() {
     std::erase(scopes(), this);  // a scope that was never opened
   }
   engine_.reset();
+  mover_.reset();
   munmap(base_, kReserve * mapped_);
 }
 
@@ -319,19 +320,15 @@ void Scope::abandon(Storage& storage) {
 
 std::uint64_t Scope::digest(Bytes offset, Bytes bytes) { return digest_of(base_ + offset, bytes); }
 
-std::uint32_t Scope::page_out(Bytes offset, Bytes bytes, Seconds& seconds) {
-  const std::uint64_t start = ticks();
-  const std::uint32_t page = tier_ ? tier_->write(base_ + offset, bytes) : 0;
-  seconds = static_cast<double>(ticks() - start) * seconds_per_tick();
-  return page;
+std::uint32_t Scope::begin_out(Bytes offset, Bytes bytes, Seconds) {
+  return mover_ ? mover_->begin_out(base_ + offset, bytes) : 0;
 }
 
-bool Scope::page_in(std::uint32_t page, Bytes offset, Bytes, Seconds& seconds) {
-  const std::uint64_t start = ticks();
-  const bool good = tier_->read(page, base_ + offset);
-  seconds = static_cast<double>(ticks() - start) * seconds_per_tick();
-  return good;
+std::uint32_t Scope::begin_in(std::uint32_t page, Bytes offset, Bytes bytes, Seconds) {
+  return mover_->begin_in(page, base_ + offset, bytes);
 }
+
+Transfer Scope::finish(std::uint32_t ticket, bool wait, Seconds) { return mover_->finish(ticket, wait); }
 
 void Scope::drop_page(std::uint32_t page) { tier_->drop(page); }
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "engine.h"
+#include "mover.h"
 #include "recipe.h"
 #include "tier.h"
 
@@ -90,12 +91,17 @@ class Scope final : public Driver {
   void evacuate(Storage& storage) override;
   void abandon(Storage& storage) override;
   std::uint64_t digest(Bytes offset, Bytes bytes) override;
-  std::uint32_t page_out(Bytes offset, Bytes bytes, Seconds& seconds) override;
-  bool page_in(std::uint32_t page, Bytes offset, Bytes bytes, Seconds& seconds) override;
+  std::uint32_t begin_out(Bytes offset, Bytes bytes, Seconds now) override;
+  std::uint32_t begin_in(std::uint32_t page, Bytes offset, Bytes bytes, Seconds now) override;
+  Transfer finish(std::uint32_t ticket, bool wait, Seconds now) override;
   void drop_page(std::uint32_t page) override;
 
   // Storages may leave for this tier. Before anything has.
-  void swap_to(std::unique_ptr<Tier> tier) { tier_ = std::move(tier); }
+  void swap_to(std::unique_ptr<Tier> tier) {
+    mover_.reset();
+    tier_ = std::move(tier);
+    mover_ = std::make_unique<Mover>(*tier_);
+  }
 
   Engine& engine() { return *engine_; }
 
@@ -131,7 +137,8 @@ class Scope final : public Driver {
   std::unordered_map<const Storage*, Storage*> snapshots_;  // bytes when last read, of what others may write to
   std::vector<c10::intrusive_ptr<c10::StorageImpl>> trash_;
   std::unique_ptr<OpTimes> op_times_;
-  std::unique_ptr<Tier> tier_;  // outlives the engine
+  std::unique_ptr<Tier> tier_;    // outlives the engine
+  std::unique_ptr<Mover> mover_;  // between the arena and the tier
   std::unique_ptr<Engine> engine_;
 };
 

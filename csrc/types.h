@@ -71,6 +71,9 @@ struct Edge {
   Edge* next = nullptr;
 };
 
+// A transfer of a storage's bytes that is under way: to the tier outside, while it stays resident, or back, while it is not.
+enum class Transit : std::uint8_t { none, out, in };
+
 // The unit of eviction: bytes that one or more tensors view.
 struct alignas(64) Storage {
   // What a search looks at comes first, in one line of the cache.
@@ -92,9 +95,12 @@ struct alignas(64) Storage {
   bool missing = false;      // evicted, and needed: held, or missed itself
   bool lost = false;         // its bytes are nowhere, for good
   bool in_hand = false;      // the driver has just been given it, and will ask to reconsider it
+  bool fetched = false;      // brought back before anybody asked, and not used since
+  Transit transit = Transit::none;
 
   Bytes bytes = 0;
   Seconds swap_cost = std::numeric_limits<Seconds>::infinity();  // of leaving with its bytes and coming back
+  Seconds next_use = 0;  // on the engine's clock, as the last step tells; in the past: not known
   Edge* consumers = nullptr;
   Engine* engine = nullptr;
   void* handle = nullptr;  // the driver's; null when nobody outside holds the storage
@@ -111,6 +117,7 @@ struct alignas(64) Storage {
   std::uint32_t value = 0;      // of the plan in force that it is, from 1; 0: none
   std::uint32_t page = 0;       // of a copy outside the arena, the driver's number; 0: there is none
   std::uint32_t orphan = 0;     // its place in the engine's list of orphans, from 1; 0: it is none
+  std::uint32_t role = 0;       // in the engine's history; 0: none
 
   bool source() const { return producer == nullptr; }
   bool resident() const { return block != nullptr || foreign; }
@@ -119,6 +126,14 @@ struct alignas(64) Storage {
   bool gone() const { return !resident() && !page; }
   // It may leave with its bytes: they are outside already, or there is a tier that takes them.
   bool swappable() const { return swap_cost < std::numeric_limits<Seconds>::infinity(); }
+  // The cheapest way out and back, if making it again costs so much.
+  Seconds leaving_cost(Seconds again) const { return producer && again < swap_cost ? again : swap_cost; }
+  // How long nobody will miss it, as far as can be told: until it is used next, if that is known, else as long as it has
+  // not been used.
+  Seconds idle(Seconds now) const {
+    const Seconds time = next_use > now ? next_use - now : now - last_access;
+    return time > kShortest ? time : kShortest;
+  }
   bool unused() const { return !held && !uses && !pins && !locks && !wanted && !in_hand; }
   // Free for the taking.
   bool spare() const { return producer && !held && !wanted && !missed; }
@@ -203,6 +218,7 @@ struct Options {
   double swap_out = 2e9;               // bytes per second to there, to begin with: then it is measured
   double swap_in = 2e9;                // and back
   Bytes swap_least = 1 << 16;          // storages below this size do not swap
+  bool foresee = true;                 // with swap: what the last step did is expected of this one
   int checks = 0;                      // level of rule checks
 };
 

@@ -45,6 +45,7 @@ class Options:
     swap_out: float
     swap_in: float
     swap_least: int
+    foresee: bool
     record_backward: bool
     checks: int
     def __init__(self) -> None: ...

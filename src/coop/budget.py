@@ -75,7 +75,11 @@ class Stats:
     """Bytes of these."""
     swapped_in: int = 0
     transfer_seconds: float = 0.0
-    """Spent on both."""
+    """Spent on both, and how much of it the program did not have to wait for."""
+    hidden_seconds: float = 0.0
+    prefetch_hits: int = 0
+    """Storages that were on their way back, or there, when they were needed; and those that had to be asked for first."""
+    prefetch_misses: int = 0
     planned_steps: int = 0
     """Steps that followed the plan to their end."""
     planned_ops: int = 0
@@ -97,7 +101,7 @@ class Stats:
             return ""
         return (
             f"; {format_bytes(self.swapped_out)} swapped out and {format_bytes(self.swapped_in)} in, in "
-            f"{self.transfer_seconds:.3f} s"
+            f"{self.transfer_seconds:.3f} s, {self.hidden_seconds / (self.transfer_seconds or 1.0):.0%} of it hidden"
         )
 
 

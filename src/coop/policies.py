@@ -37,7 +37,7 @@ POLICIES: dict[str, dict[str, Any]] = {
 }
 
 SWITCHES = frozenset(
-    {"window", "partition", "per_byte", "keep_dead", "in_place", "move", "rescue", "tiny", "alignment", "exact_limit", "max_depth", "swap", "swap_out", "swap_in", "swap_least",
+    {"window", "partition", "per_byte", "keep_dead", "in_place", "move", "rescue", "tiny", "alignment", "exact_limit", "max_depth", "swap", "swap_out", "swap_in", "swap_least", "foresee",
      "max_versions", "placement", "cost", "copy_bandwidth", "record_backward", "needed_only"}
 )  # fmt: skip
 

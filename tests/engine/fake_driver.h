@@ -104,6 +104,7 @@ class FakeDriver final : public Driver {
   std::uint64_t replays = 0, compared = 0, windows = 0, pages_lost = 0;
   double page_rate = 1e6;     // bytes per second
   int page_trouble = 0;       // one in so many pages cannot be written, and one comes back wrong; 0: none
+  int patience = 0;           // transfers take up to so many polls
   bool many_threads = false;  // others let go of tensors meanwhile
 
   // --- a program ---------------------------------------------------------------------------------------------------------
@@ -329,6 +330,7 @@ class FakeDriver final : public Driver {
     unpin_rest();
     for (std::size_t i = recipes_.size() + 1; i && !recipes_.empty(); --i) engine_.ran(0);
     engine_.ran(0);
+    engine_.pack();  // after the last transfer
     engine_.check();
     const Stats stats = engine_.stats();
     CHECK_EQUAL(recipes_.size(), 0u);
@@ -423,24 +425,47 @@ class FakeDriver final : public Driver {
     for (const unsigned char* p = at(offset, bytes); bytes; --bytes) hash = (hash ^ *p++) * 0x100000001b3ull;
     return hash | 1;
   }
-  std::uint32_t page_out(Bytes offset, Bytes bytes, Seconds& seconds) override {
-    seconds = static_cast<double>(bytes) / page_rate;
-    if (page_trouble && ++page_calls_ % page_trouble == 0) return 0;
+  // A transfer ends some polls later. Meanwhile nobody may touch what is written, or trust what is read.
+  std::uint32_t begin_out(Bytes offset, Bytes bytes, Seconds) override {
     const unsigned char* from = at(offset, bytes);
-    pages_[++last_page_].assign(from, from + bytes);
-    return last_page_;
+    transfers_[++last_ticket_] = {true, offset, Values(from, from + bytes), 0, polls()};
+    return last_ticket_;
   }
-  bool page_in(std::uint32_t page, Bytes offset, Bytes bytes, Seconds& seconds) override {
-    seconds = static_cast<double>(bytes) / page_rate;
-    const Values& values = pages_.at(page);
-    CHECK_EQUAL(values.size(), bytes);
-    const bool lost = page_trouble && ++page_calls_ % page_trouble == 0;
-    pages_lost += lost;
-    std::copy(values.begin(), values.end(), at(offset, bytes));
-    if (lost) *at(offset, bytes) ^= 1;
-    return !lost;
+  std::uint32_t begin_in(std::uint32_t page, Bytes offset, Bytes bytes, Seconds) override {
+    CHECK_EQUAL(pages_.at(page).size(), bytes);
+    std::memset(at(offset, bytes), 0xDD, bytes);
+    transfers_[++last_ticket_] = {false, offset, Values(bytes, 0xDD), page, polls()};
+    return last_ticket_;
   }
-  void drop_page(std::uint32_t page) override { CHECK_EQUAL(pages_.erase(page), 1u); }
+  Transfer finish(std::uint32_t ticket, bool wait, Seconds) override {
+    FakeTransfer& transfer = transfers_.at(ticket);
+    const Bytes bytes = transfer.bytes.size();
+    unsigned char* memory = at(transfer.offset, bytes);
+    CHECK(std::equal(transfer.bytes.begin(), transfer.bytes.end(), memory));
+    if (!wait && transfer.polls-- > 0) return {};
+    Transfer result{.done = true, .seconds = static_cast<double>(bytes) / page_rate};
+    result.waited = wait ? result.seconds / 2 : 0;
+    const bool trouble = page_trouble && ++page_calls_ % page_trouble == 0;
+    if (transfer.out) {
+      if (!trouble) {
+        result.page = ++last_page_;
+        pages_[last_page_] = transfer.bytes;
+      }
+    } else {
+      const Values& values = pages_.at(transfer.page);
+      std::copy(values.begin(), values.end(), memory);
+      pages_lost += trouble;
+      if (trouble) *memory ^= 1;
+      result.page = trouble ? 0 : transfer.page;
+    }
+    transfers_.erase(ticket);
+    return result;
+  }
+  std::size_t transfers() const { return transfers_.size(); }
+  void drop_page(std::uint32_t page) override {
+    for (const auto& [ticket, transfer] : transfers_) CHECK(transfer.out || transfer.page != page);
+    CHECK_EQUAL(pages_.erase(page), 1u);
+  }
   std::size_t pages() const { return pages_.size(); }
 
  private:
@@ -596,6 +621,13 @@ class FakeDriver final : public Driver {
     for (const Event& event : reflect()) {
       if (event.kind == EventKind::evict) evicted.push_back(event.storage);
       if (event.kind == EventKind::move) moved.push_back(event.storage);
+      if (event.kind != EventKind::free && event.kind != EventKind::restore) continue;
+      for (Place& place : places) {  // a transfer has ended
+        if (place.offset != event.offset || place.id) continue;
+        place.id = event.storage;
+        place.free = !place.id;
+        place.evictable = place.wanted = true;  // or not: nobody knew
+      }
     }
     const auto is_in = [](const std::vector<std::uint64_t>& ids, std::uint64_t id) {
       return id && std::find(ids.begin(), ids.end(), id) != ids.end();
@@ -615,8 +647,8 @@ class FakeDriver final : public Driver {
     while (!touched(places[first])) ++first;
     while (!touched(places[last])) --last;
     for (std::size_t i = first; i <= last; ++i) CHECK(places[i].free || touched(places[i]));
-    if (first > 0 && places[first - 1].free) --first;
-    if (last + 1 < places.size() && places[last + 1].free) ++last;
+    while (first > 0 && places[first - 1].free) --first;
+    while (last + 1 < places.size() && places[last + 1].free) ++last;
     CHECK(places[first].offset <= block->offset && block->end() <= places[last].end);
     return block;
   }
@@ -628,7 +660,16 @@ class FakeDriver final : public Driver {
   std::vector<Storage*> pinned_;    // pins that outlived their tensors
   std::vector<Storage*> prepared_;  // operands of the op that is about to run, or runs
   std::map<std::uint32_t, Values> pages_;
-  std::uint32_t last_page_ = 0;
+  std::uint32_t last_page_ = 0, last_ticket_ = 0;
+  struct FakeTransfer {
+    bool out = false;
+    Bytes offset = 0;
+    Values bytes = {};
+    std::uint32_t page = 0;
+    int polls = 0;
+  };
+  std::map<std::uint32_t, FakeTransfer> transfers_;
+  int polls() { return patience ? static_cast<int>(last_ticket_ * 7 % static_cast<unsigned>(patience + 1)) : 0; }
   int page_calls_ = 0;
   std::uint64_t seed_ = 0;
   bool forgotten_operand_ = false;

@@ -139,10 +139,7 @@ class Player:
         done = result["status"] == "ok"
         return Simulation(
             status=result["status"],
-            overhead=(stats.op_seconds + stats.recompute_seconds + stats.move_seconds + stats.transfer_seconds)
-            / (stats.op_seconds or 1.0)
-            if done
-            else None,
+            overhead=_overhead(stats) if done else None,
             budget=size,
             ratio=size / self.peak if self.peak else 1.0,
             stats=stats,
@@ -156,6 +153,11 @@ class Player:
 def simulate(trace: Trace, budget: int | float, policy: str = "coop", **options: Any) -> Simulation:
     """Plays one step of the trace in a budget of bytes, or of a share of its own peak. See Player.play for the options."""
     return Player(trace).play(budget, policy, **options)
+
+
+def _overhead(stats: Stats) -> float:
+    waited = stats.transfer_seconds - stats.hidden_seconds
+    return (stats.op_seconds + stats.recompute_seconds + stats.move_seconds + waited) / (stats.op_seconds or 1.0)
 
 
 def _sizes(instruction: Any) -> list[int]:

@@ -1,0 +1,109 @@
+#include "mover.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+
+namespace coop {
+
+namespace {
+using Clock = std::chrono::steady_clock;
+Seconds since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+}  // namespace
+
+Mover::Mover(Tier& tier) : tier_(tier), owner_(getpid()) {}
+
+Mover::~Mover() {
+  if (alone()) {  // the threads were never here
+    for (Worker* worker : {&out_, &in_}) {
+      if (worker->thread.joinable()) worker->thread.detach();
+    }
+    return;
+  }
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ending_ = true;
+  }
+  for (Worker* worker : {&out_, &in_}) {
+    worker->more.notify_all();
+    if (worker->thread.joinable()) worker->thread.join();
+  }
+}
+
+bool Mover::alone() const { return getpid() != owner_; }
+
+std::uint32_t Mover::begin_out(const void* memory, Bytes bytes) {
+  return begin({.out = true, .memory = const_cast<void*>(memory), .bytes = bytes, .page = 0});
+}
+
+std::uint32_t Mover::begin_in(std::uint32_t page, void* memory, Bytes bytes) {
+  return begin({.out = false, .memory = memory, .bytes = bytes, .page = page});
+}
+
+std::uint32_t Mover::begin(const Job& job) {
+  std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
+  if (!alone()) lock.lock();
+  if (++last_ == 0) ++last_;
+  const std::uint32_t ticket = last_;
+  jobs_[ticket] = job;
+  if (!lock) return ticket;
+  Worker& worker = job.out ? out_ : in_;
+  worker.queue.push_back(ticket);
+  if (!worker.thread.joinable()) worker.thread = std::thread([this, &worker] { work(worker); });
+  worker.more.notify_one();
+  return ticket;
+}
+
+void Mover::work(Worker& worker) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  for (;;) {
+    worker.more.wait(lock, [&] { return ending_ || !worker.queue.empty(); });
+    if (ending_) return;
+    Job& job = jobs_.at(worker.queue.front());
+    worker.queue.pop_front();
+    run(job, lock);
+    done_.notify_all();
+  }
+}
+
+// References to jobs stay good: they are taken out of the map only when they are done.
+void Mover::run(Job& job, std::unique_lock<std::mutex>& lock) {
+  job.state = State::running;
+  const bool locked = lock.owns_lock();
+  if (locked) lock.unlock();
+  const auto start = Clock::now();
+  if (job.out) {
+    job.page = tier_.write(job.memory, job.bytes);
+  } else if (!tier_.read(job.page, job.memory)) {
+    job.page = 0;
+  }
+  const Seconds seconds = since(start);
+  if (locked) lock.lock();
+  job.seconds = seconds;
+  job.state = State::done;
+}
+
+Transfer Mover::finish(std::uint32_t ticket, bool wait) {
+  const auto start = Clock::now();
+  std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
+  const bool alone = this->alone();
+  if (!alone) lock.lock();
+  Job& job = jobs_.at(ticket);
+  const bool late = wait && job.state != State::done;
+  if (!wait && job.state != State::done) return {};
+  if (late && !alone && job.state == State::waiting) {
+    std::deque<std::uint32_t>& queue = (job.out ? out_ : in_).queue;
+    queue.erase(std::find(queue.begin(), queue.end(), ticket));
+    run(job, lock);
+  } else if (late && alone) {  // whatever the worker had done of it
+    run(job, lock);
+  } else if (late) {
+    done_.wait(lock, [&] { return job.state == State::done; });
+  }
+  const Transfer result{true, job.page, job.seconds, late ? since(start) : 0};
+  jobs_.erase(ticket);
+  return result;
+}
+
+}  // namespace coop

@@ -1,0 +1,64 @@
+// Carries bytes between the arena and a tier, on threads of its own: one for each direction, since what comes back is
+// waited for and must not queue behind what leaves.
+//
+// Whoever waits for a transfer that has not begun does it himself.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+
+#include "engine.h"
+#include "tier.h"
+
+namespace coop {
+
+class Mover {
+ public:
+  explicit Mover(Tier& tier);
+  // What has not begun is not done.
+  ~Mover();
+  Mover(const Mover&) = delete;
+  Mover& operator=(const Mover&) = delete;
+
+  // Tickets, from 1 on.
+  std::uint32_t begin_out(const void* memory, Bytes bytes);
+  std::uint32_t begin_in(std::uint32_t page, void* memory, Bytes bytes);
+  // Once for each ticket, if it is done then.
+  Transfer finish(std::uint32_t ticket, bool wait);
+
+ private:
+  enum class State : std::uint8_t { waiting, running, done };
+  struct Job {
+    bool out;
+    void* memory;  // is only read on the way out
+    Bytes bytes;
+    std::uint32_t page;
+    State state = State::waiting;
+    Seconds seconds = 0;
+  };
+  struct Worker {
+    std::deque<std::uint32_t> queue;
+    std::condition_variable more;
+    std::thread thread;
+  };
+
+  std::uint32_t begin(const Job& job);
+  void work(Worker& worker);
+  void run(Job& job, std::unique_lock<std::mutex>& lock);
+  bool alone() const;
+
+  Tier& tier_;
+  const int owner_;  // the process: a forked one has no workers
+  std::mutex mutex_;
+  std::condition_variable done_;
+  std::unordered_map<std::uint32_t, Job> jobs_;
+  std::uint32_t last_ = 0;
+  bool ending_ = false;
+  Worker out_, in_;
+};
+
+}  // namespace coop
