@@ -212,7 +212,7 @@ void Arena::unite(Chunk* chunk) {
   chunks_.release(upper);
 }
 
-void Arena::check(Seconds now) const {
+void Arena::check(Seconds ran) const {
   Bytes at = 0, free = 0, largest = 0;
   const Block* before = nullptr;
   for (const Block* block = first_; block; before = block, block = block->next) {
@@ -235,10 +235,10 @@ void Arena::check(Seconds now) const {
   if (at != capacity_ || before != last_) throw std::logic_error("rule 1: the blocks do not fill the arena");
   if (free != free_bytes_) throw std::logic_error("rule 1: free bytes are counted wrongly");
   if (largest != free_.largest()) throw std::logic_error("rule 1: the tree of free blocks is wrong");
-  check_chunks(now);
+  check_chunks(ran);
 }
 
-void Arena::check_chunks(Seconds now) const {
+void Arena::check_chunks(Seconds ran) const {
   const auto fail = [](const char* what) { throw std::logic_error(std::string("a chunk ") + what); };
   const Block* block = first_;
   const Chunk* before = nullptr;
@@ -249,7 +249,7 @@ void Arena::check_chunks(Seconds now) const {
     seen.own.until = chunk->own.until;
     for (std::uint32_t i = 0; i < chunk->blocks; ++i, block = block->next) {
       if (!block || block->chunk != chunk) fail("is not the one of its block");
-      seen.note(*block, now);
+      if (block->storage) seen.note_ahead(*block, std::max(block->storage->next_use - ran, 0.0));
     }
     const auto below = [](const Bound& a, const Bound& b) {
       return a.rate < b.rate || a.density < b.density || a.oldest < b.oldest;

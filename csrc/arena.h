@@ -58,7 +58,7 @@ class Arena {
   void set_mark(Side side, Block* block) { marks_[static_cast<int>(side)] = block; }
 
   // Throws std::logic_error when the blocks do not tile the arena or two free ones touch.
-  void check(Seconds now = 0) const;
+  void check(Seconds ran = 0) const;
 
  private:
   // Raw blocks by offset: open addressing, linear probing.
@@ -80,7 +80,7 @@ class Arena {
   void opened(const Block* hole);
   void divide(Chunk* chunk);
   void unite(Chunk* chunk);
-  void check_chunks(Seconds now) const;
+  void check_chunks(Seconds ran) const;
 
   Bytes capacity_;
   Bytes alignment_;

@@ -60,10 +60,11 @@ struct Chunk {
 
   // The block has got a storage, or that has got cheaper, or a hole beside it larger.
   void note(const Block& block) {
-    if (block.storage) note(block, block.storage->last_access);
+    if (block.storage) note_ahead(block, block.storage->foreseen);
   }
-  void note(const Block& block, Seconds now) {
-    if (const Storage* storage = block.storage) note(block, storage->leaving_cost(storage->cost), now, nullptr);
+  // The same, `ahead` being how long the storage will be idle as far as is known.
+  void note_ahead(const Block& block, Seconds ahead) {
+    if (const Storage* storage = block.storage) note(block, storage->leaving_cost(storage->cost), ahead, nullptr);
   }
   void add(const Chunk& other) {
     own.add(other.own);
@@ -74,7 +75,7 @@ struct Chunk {
 
   // All bounds as they are. `cost_of` tells what is known of a storage's projected cost. Returns the rate at this moment.
   template <typename CostOf>
-  double look_again(Seconds now, std::uint64_t in_epoch, CostOf cost_of) {
+  double look_again(Seconds now, Seconds ran, std::uint64_t in_epoch, CostOf cost_of) {
     const Seconds oldest = own.oldest;
     own = known = {.until = oldest < now ? now + (now - oldest) / 64 : now};
     epoch = in_epoch;
@@ -83,15 +84,16 @@ struct Chunk {
     const Block* block = first;
     for (std::uint32_t i = 0; i < blocks; ++i, block = block->next) {
       if (const Storage* storage = block->storage) {
-        note(*block, storage->leaving_cost(storage->producer ? cost_of(*storage) : 0), now, &at_once);
+        const Seconds ahead = std::max(storage->next_use - ran, 0.0);
+        note(*block, storage->leaving_cost(storage->producer ? cost_of(*storage) : 0), ahead, &at_once);
       }
     }
     return at_once.rate;
   }
 
  private:
-  // What waiting ops will read counts as if none waited, and is priced at more than a second. `now`: a time that has passed.
-  void note(const Block& block, Seconds cost, Seconds now, Bound* also) {
+  // What waiting ops will read counts as if none waited, and is priced at more than a second.
+  void note(const Block& block, Seconds cost, Seconds ahead, Bound* also) {
     const Bytes holes = block.free_beside();
     if (holes) moving = std::min(moving, static_cast<double>(block.bytes) / static_cast<double>(holes));
     const Storage& storage = *block.storage;
@@ -100,7 +102,6 @@ struct Chunk {
     const auto per_byte = [&](Seconds seconds) {
       return spare ? 0 : std::min(seconds, 1.0) / static_cast<double>(block.bytes + holes);
     };
-    const Seconds ahead = std::max(storage.next_use - now, 0.0);
     own.add(per_byte(storage.leaving_cost(storage.cost)), storage.last_access, ahead);
     known.add(per_byte(cost), storage.last_access, ahead);
     if (also) also->add(per_byte(cost), storage.last_access, ahead);

@@ -104,7 +104,7 @@ void Engine::ran(Seconds cost) {
   now_ += cost;
   // Only between ops: any thread may let go, and what the running op reads or overwrites must not change under its hands.
   if (!orphans_.empty()) orphans_.tend([this](Storage& source) { return settle_if_cheap(source); });
-  if (options_.swap || !transfers_.empty()) tend_transfers();
+  if (options_.swap || !transfers_.empty()) tend_transfers(cost);
   lineage_.sweep(kPortion);
 }
 
@@ -124,6 +124,7 @@ Storage* Engine::bind(Bytes offset, Bytes bytes, void* handle) {
   storage->in_hand = !storage->held;
   storage->last_access = now_;
   sources_ += bytes;
+  news_ += bytes;
   price_swap(*storage);
   if (foresees()) {
     history_.born(*storage);
@@ -201,7 +202,7 @@ void Engine::forget(Storage& storage) {
   orphans_.remove(storage);
   history_.forgotten(storage);
   if (storage.transit == Transit::in) {  // the page goes when it has been read
-    outside_.erase({storage.id, &storage});
+    outside_.erase(&storage);
     Underway& transfer = underway(storage);
     transfer.page = std::exchange(storage.page, 0);
     transfer.storage = nullptr;
@@ -221,7 +222,7 @@ Block* Engine::release_block(Storage& storage) {
   } else if (!storage.held) {
     cached_ -= block->bytes;
   }
-  if (storage.transit == Transit::out) {  // it is the transfer's until that is done
+  if (storage.transit == Transit::out && !call_off(storage)) {  // it is the transfer's until that is done
     underway(storage).storage = nullptr;
     storage.transit = Transit::none;
     arena_.unsettle(block);
@@ -499,7 +500,7 @@ void Engine::check() const {
 }
 
 void Engine::check_unlocked() const {
-  arena_.check(now_);
+  arena_.check(counts_.op_seconds);
   Bytes sources = 0, cached = 0, raw = 0;
   for (const Block* block = arena_.first(); block; block = block->next) {
     if (block->state == Block::State::raw) raw += block->bytes;

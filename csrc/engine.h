@@ -73,6 +73,8 @@ class Driver {
   }
   // How that went, once. Unless this is to wait, it may not be done. Called under the engine's lock.
   virtual Transfer finish(std::uint32_t /*ticket*/, bool /*wait*/, Seconds /*now*/) { return {}; }
+  // True: it had not begun, and will not.
+  virtual bool cancel(std::uint32_t /*ticket*/) { return false; }
   virtual void drop_page(std::uint32_t /*page*/) {}
   // A digest of bytes in the arena, for checks of rule 4.
   virtual std::uint64_t digest(Bytes offset, Bytes bytes) = 0;
@@ -220,19 +222,21 @@ class Engine {
   friend class Follower;
   using Lock = std::unique_lock<SpinLock>;
 
-  // One direction of the tier: how fast it is, and how much of it the program waits for, the last times more than those
-  // before.
+  // One direction of the tier: how fast it is, and for how much of its time the program waits, the last times more than
+  // those before.
   struct Road {
     double rate;         // bytes per second
     double waiting = 1;  // of its time
     Bytes bytes = 0;     // on it now
 
     Seconds seconds(Bytes more) const { return static_cast<double>(more) / rate; }
-    // What the program will notice of a transfer.
-    Seconds price(Bytes more) const { return seconds(more) * std::max(waiting, kLeastWaiting); }
+    // What the program will notice of one more transfer. Where it waits now and then, the road is full, and it waits for
+    // more than its share.
+    Seconds noticed(Bytes more) const {
+      constexpr double kMore = 3, kLeast = 0.05;
+      return seconds(more) * std::clamp(kMore * waiting, kLeast, 1.0);
+    }
     void measure(Bytes done, const Transfer& transfer);
-
-    static constexpr double kLeastWaiting = 0.05;
   };
   // A transfer that has begun. Without a storage: it died meanwhile, and nobody wants the bytes.
   struct Underway {
@@ -248,6 +252,9 @@ class Engine {
   void after_planned_slow(std::span<Storage* const> made, std::span<Storage* const> written);
   Block* take(Bytes bytes, Side side);
   void give_back(Block* block);
+  Scene scene(Side side) {
+    return {options_, arena_, lineage_, side, now_, counts_.op_seconds, terms_, terms_};
+  }
   Block* make_room(Bytes bytes, Side side);
   Block* clear(Run run, Scene& scene);
   Shortage shortage(Bytes needed) const;
@@ -286,9 +293,12 @@ class Engine {
   bool finish(Storage& storage, bool wait);
   bool finish(Underway& transfer, bool wait);
   void finish_all(bool wait);
+  // Nothing is under way afterwards.
   void still(Storage& storage) {
     if (storage.transit != Transit::none) finish(storage, true);
   }
+  // Its bytes are not wanted outside any more.
+  bool call_off(Storage& storage);
   Underway& underway(const Storage& storage);
   bool clean(std::span<Storage* const> leaving);
   void refused(Storage& storage);
@@ -296,11 +306,12 @@ class Engine {
   bool foresees() const { return options_.swap && options_.foresee; }
   void price_swap(Storage& storage);
   void drop_page(Storage& storage);
-  void tend_transfers();
+  void tend_transfers(Seconds cost);
   void clean_ahead();
   void prefetch();
-  bool fetch_ahead(Storage& storage, Seconds in);
-  Block* room_for(const Storage& storage, Seconds in);
+  Seconds latest_fetch() const;
+  bool fetch_ahead(Storage& storage);
+  Block* room_for(const Storage& storage);
   void entering(std::span<Storage* const> inputs);
   void expect_use(Storage& storage);
 
@@ -339,12 +350,22 @@ class Engine {
   Road out_, in_;
   std::vector<Underway> transfers_;
   bool refused_ = false, room_outside_ = false;  // the tier took something not, and has let something go since
-  bool to_clean_ = false;                        // something has left since there was nothing to clean
-  Bytes last_request_ = 0;
+  Bytes news_ = 0;                               // bytes that have come or left since it was last considered what to write
+  std::vector<std::pair<double, Storage*>> worthy_;
   History history_;
   bool logged_ = false;                                   // the running op
-  std::set<std::pair<std::uint64_t, Storage*>> outside_;  // by age: evicted, and their bytes are outside
-  std::uint64_t last_missed_ = 0;                         // the storage that was missed last
+  // Evicted, and their bytes are outside: in the order in which they are used next, as far as that is known, then by age.
+  struct Sooner {
+    bool operator()(const Storage* a, const Storage* b) const {
+      if (a->next_use != b->next_use) return b->next_use == 0 || (a->next_use != 0 && a->next_use < b->next_use);
+      return a->id < b->id;
+    }
+  };
+  std::set<Storage*, Sooner> outside_;
+  Seconds look_again_ = 0;         // when the first of these has to be on its way
+  std::uint64_t last_missed_ = 0;  // the storage that was missed last
+  Seconds longest_op_ = 0;         // of late
+  double price_ = 0;               // of a byte for a second, the most that searches have paid of late
   std::unordered_set<Storage*> held_evicted_;
   Orphans orphans_;
   double fragmentation_sum_ = 0;

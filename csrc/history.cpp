@@ -90,7 +90,7 @@ void History::born(Storage& storage) {
 void History::find(std::span<Storage* const> storages) {
   if (known()) {
     for (Index skip = 1; skip <= kSkip && cursor_ + skip < entries_.end(); ++skip) {
-      if (!matches(cursor_ + skip, storages)) continue;
+      if (!matches(cursor_ + skip, storages, skip > 1)) continue;
       cursor_ += skip;
       ++followed_;
       return;
@@ -100,28 +100,29 @@ void History::find(std::span<Storage* const> storages) {
   for (const Storage* storage : storages) {
     Index use = storage->role ? roles_[storage->role].first : kNone;
     for (int tries = 0; tries < kTries && use != kNone; ++tries, use = uses_[use].next) {
-      if (!matches(uses_[use].entry, storages)) continue;
+      if (!matches(uses_[use].entry, storages, true)) continue;
       cursor_ = uses_[use].entry;
       followed_ = 0;
       ++era_;
-      ahead_ = 0;
       return;
     }
   }
 }
 
-// Storages that have come to be since the way was lost take the roles that the entry names.
-bool History::matches(Index entry, std::span<Storage* const> storages) {
+// Storages of which nobody has the role that the entry names take it. `surely`: one at least has to have its own.
+bool History::matches(Index entry, std::span<Storage* const> storages, bool surely) {
   const Entry& at = entries_[entry];
   if (at.inputs != storages.size()) return false;
   const auto role_in_log = [&](std::size_t i) { return uses_[at.first_use + i].role; };
   for (std::size_t i = 0; i < storages.size(); ++i) {
-    const Storage& storage = *storages[i];
     const Role& there = roles_[role_in_log(i)];
-    if (there.storage == &storage) continue;
-    const bool unsettled = !storage.role || !roles_[storage.role].settled;
-    if (there.storage || !unsettled || there.bytes != storage.bytes) return false;
+    if (there.storage == storages[i]) {
+      surely = false;
+    } else if (there.storage || there.bytes != storages[i]->bytes) {
+      return false;
+    }
   }
+  if (surely) return false;
   for (std::size_t i = 0; i < storages.size(); ++i) {
     if (storages[i]->role != role_in_log(i)) take_role(*storages[i], role_in_log(i));
     roles_[role_in_log(i)].settled = true;
@@ -141,18 +142,11 @@ History::Index History::next_use(Role& role) {
 
 Seconds History::idle(const Storage& storage) {
   if (!known() || !storage.role) return 0;
-  const Index use = next_use(roles_[storage.role]);
+  Role& role = roles_[storage.role];
+  const Index use = next_use(role);
+  if (use == kNone && !role.settled) return 0;
   const Seconds then = use == kNone ? entries_.items.back().at : entries_[uses_[use].entry].at;
   return std::max(then - entries_[cursor_].at, kShortest);
-}
-
-bool History::peek(Next& next) {
-  if (!known()) return false;
-  ahead_ = std::max(ahead_, entries_[cursor_ + 1].first_use);
-  if (ahead_ >= entries_.items.back().first_use) return false;
-  const Use& use = uses_[ahead_];
-  next = {roles_[use.role].storage, std::max(entries_[use.entry].at - entries_[cursor_].at, 0.0)};
-  return true;
 }
 
 // What lies before the cursor is not needed any more, if that is where the program is.

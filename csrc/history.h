@@ -3,7 +3,7 @@
 // Every op leaves an entry in a log: which storages it used, and which were born with it. A storage has a role, which
 // the storage that does the same in the next step takes over: parameters and state keep theirs, being the same storages;
 // what is born with an op gets the role of what was born with the op's like in the log. So the place in the log where the
-// program was when it last did what it does now, the cursor, says when each storage is used next, and what is wanted soon.
+// program was when it last did what it does now, the cursor, says when each storage is used next.
 //
 // The cursor follows from entry to entry, over a few that are missing. Where it loses its way (another branch, another
 // shape), nothing is known until an op uses a known storage the way the log says. A wrong guess costs time and nothing else.
@@ -32,15 +32,6 @@ class History {
   bool known() const { return cursor_ != kNone; }
   // From now on, how long the storage will not be used; 0: that is not known.
   Seconds idle(const Storage& storage);
-
-  // What will be used next and has not been looked at: the storage, null where nobody has the role now, and how long until
-  // then. False: the log ends here.
-  struct Next {
-    Storage* storage = nullptr;
-    Seconds in = 0;
-  };
-  bool peek(Next& next);
-  void pass() { ++ahead_; }
 
  private:
   using Index = std::uint64_t;
@@ -80,7 +71,7 @@ class History {
   void release(std::uint32_t role);
   void add_use(std::uint32_t role);
   void find(std::span<Storage* const> storages);
-  bool matches(Index entry, std::span<Storage* const> storages);
+  bool matches(Index entry, std::span<Storage* const> storages, bool surely);
   Index next_use(Role& role);
   void trim();
 
@@ -92,7 +83,6 @@ class History {
   Index cursor_ = kNone;
   std::size_t followed_ = 0;  // entries, since it was set
   std::uint32_t era_ = 0;     // how often it was
-  Index ahead_ = 0;           // the next use to look at
 };
 
 }  // namespace coop

@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 
 namespace coop {
@@ -84,6 +83,16 @@ void Mover::run(Job& job, std::unique_lock<std::mutex>& lock) {
   job.state = State::done;
 }
 
+bool Mover::cancel(std::uint32_t ticket) {
+  if (alone()) return false;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const Job& job = jobs_.at(ticket);
+  if (job.state != State::waiting) return false;
+  std::erase((job.out ? out_ : in_).queue, ticket);
+  jobs_.erase(ticket);
+  return true;
+}
+
 Transfer Mover::finish(std::uint32_t ticket, bool wait) {
   const auto start = Clock::now();
   std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
@@ -93,8 +102,7 @@ Transfer Mover::finish(std::uint32_t ticket, bool wait) {
   const bool late = wait && job.state != State::done;
   if (!wait && job.state != State::done) return {};
   if (late && !alone && job.state == State::waiting) {
-    std::deque<std::uint32_t>& queue = (job.out ? out_ : in_).queue;
-    queue.erase(std::find(queue.begin(), queue.end(), ticket));
+    std::erase((job.out ? out_ : in_).queue, ticket);
     run(job, lock);
   } else if (late && alone) {  // whatever the worker had done of it
     run(job, lock);

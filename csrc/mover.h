@@ -29,6 +29,8 @@ class Mover {
   std::uint32_t begin_in(std::uint32_t page, void* memory, Bytes bytes);
   // Once for each ticket, if it is done then.
   Transfer finish(std::uint32_t ticket, bool wait);
+  // True: it had not begun, and will not.
+  bool cancel(std::uint32_t ticket);
 
  private:
   enum class State : std::uint8_t { waiting, running, done };

@@ -329,10 +329,19 @@ void Player::follow(std::shared_ptr<const Planned> plan) {
 
 std::uint32_t Player::begin(Stream& stream, Bytes bytes, Seconds now) {
   if (stream.bandwidth <= 0) return 0;
-  const Seconds seconds = stream.latency + static_cast<double>(bytes) / stream.bandwidth;
-  stream.free = std::max(stream.free, now) + seconds;
-  transports_.push_back({seconds, stream.free});
-  return static_cast<std::uint32_t>(transports_.size());
+  transports_.push_back({&stream, now, stream.latency + static_cast<double>(bytes) / stream.bandwidth});
+  stream.waiting.push_back(static_cast<std::uint32_t>(transports_.size()));
+  return stream.waiting.back();
+}
+
+void Player::run_until(Stream& stream, Seconds now) {
+  while (!stream.waiting.empty()) {
+    Transport& next = transports_[stream.waiting.front() - 1];
+    const Seconds start = std::max(stream.free, next.asked);
+    if (start >= now) break;
+    stream.waiting.pop_front();
+    next.end = stream.free = start + next.seconds;
+  }
 }
 
 std::uint32_t Player::begin_out(Bytes, Bytes bytes, Seconds now) { return begin(out_, bytes, now); }
@@ -340,9 +349,19 @@ std::uint32_t Player::begin_in(std::uint32_t, Bytes, Bytes bytes, Seconds now) {
 
 // Nothing is written: any page will do.
 Transfer Player::finish(std::uint32_t ticket, bool wait, Seconds now) {
-  const auto [seconds, end] = transports_[ticket - 1];
-  if (end > now && !wait) return {};
-  return {true, 1, seconds, std::max(end - now, 0.0)};
+  Transport& transport = transports_[ticket - 1];
+  Stream& stream = *transport.stream;
+  run_until(stream, now);
+  if (transport.end < 0 && wait) {
+    std::erase(stream.waiting, ticket);
+    transport.end = stream.free = std::max(stream.free, now) + transport.seconds;
+  }
+  if (transport.end < 0 || (transport.end > now && !wait)) return {};
+  return {true, 1, transport.seconds, std::max(transport.end - now, 0.0)};
+}
+
+bool Player::cancel(std::uint32_t ticket) {
+  return transports_[ticket - 1].end < 0 && std::erase(transports_[ticket - 1].stream->waiting, ticket);
 }
 
 Seconds Player::replay(Op& op, Block* target, Block** produced) {

@@ -72,6 +72,7 @@ class Player final : public Driver {
   std::uint32_t begin_out(Bytes offset, Bytes bytes, Seconds now) override;
   std::uint32_t begin_in(std::uint32_t page, Bytes offset, Bytes bytes, Seconds now) override;
   Transfer finish(std::uint32_t ticket, bool wait, Seconds now) override;
+  bool cancel(std::uint32_t ticket) override;
 
   // To be called before the first step.
   void follow(std::shared_ptr<const Planned> plan);
@@ -87,16 +88,20 @@ class Player final : public Driver {
     bool parameter = false;
   };
 
-  // One direction of the tier: a transfer begins when those before it have ended.
+  // One direction of the tier: one transfer after the other, and what is waited for before the rest.
   struct Stream {
     Seconds latency = 0;
-    double bandwidth = 0;  // bytes per second; 0: there is none
-    Seconds free = 0;      // from when on
+    double bandwidth = 0;                   // bytes per second; 0: there is none
+    Seconds free = 0;                       // from when on
+    std::deque<std::uint32_t> waiting = {};  // transfers that have not begun
   };
   struct Transport {
-    Seconds seconds, end;
+    Stream* stream;
+    Seconds asked, seconds;
+    Seconds end = -1;  // of one that has begun
   };
 
+  void run_until(Stream& stream, Seconds now);
   std::uint32_t begin(Stream& stream, Bytes bytes, Seconds now);
   void run(const Instruction& instruction);
   void run_source(const Instruction& instruction);

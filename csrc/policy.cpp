@@ -29,7 +29,7 @@ Seconds cost_of_leaving(Scene& scene, Storage& storage) {
 double score(Scene& scene, Storage& storage) {
   if (storage.wanted) return score_of_wanted(storage);
   if (storage.spare()) return 0;
-  return cost_of_leaving(scene, storage) / storage.idle(scene.now);
+  return cost_of_leaving(scene, storage) / storage.idle(scene.now, scene.ran);
 }
 
 double cost_of_moving(const Scene& scene, const Storage& storage) {
@@ -133,7 +133,7 @@ class WindowSearch {
   }
   double look_again(Chunk& chunk) const {
     const Lineage& lineage = scene_.lineage;
-    const double rate = chunk.look_again(scene_.now, lineage.epoch(), [&](const Storage& storage) {
+    const double rate = chunk.look_again(scene_.now, scene_.ran, lineage.epoch(), [&](const Storage& storage) {
       bool exact;
       return lineage.least_cost(storage, exact);
     });
@@ -221,7 +221,7 @@ class WindowSearch {
       if (storage->wanted) {
         item.cost = score_of_wanted(*storage);
       } else if (!storage->spare()) {
-        item.cost = least_cost(*storage, item.priced) / storage->idle(scene_.now);
+        item.cost = least_cost(*storage, item.priced) / storage->idle(scene_.now, scene_.ran);
       }
       return true;
     }
@@ -250,7 +250,7 @@ class WindowSearch {
     std::size_t count = 0;
     for (const Block* block = run.first;; block = block->next) {
       if (block->storage && !stays(scene_, *block->storage)) {
-        sum += block->storage->idle(scene_.now);
+        sum += scene_.now - block->storage->last_access;
         ++count;
       }
       if (block == run.last) break;
@@ -302,6 +302,7 @@ class Single final : public Policy {
         best = block;
       }
     }
+    if (best) scene.found.price = score(scene, *best->storage) / static_cast<double>(best->bytes);
     return {best, best};
   }
 };

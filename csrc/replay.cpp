@@ -228,7 +228,7 @@ Block* Engine::target_of(Op& op) {
 }
 
 void Engine::place(Storage& storage, Block* block) {
-  if (storage.page) outside_.erase({storage.id, &storage});
+  if (storage.page) outside_.erase(&storage);
   arena_.settle(block, &storage);
   storage.block = block;
   storage.last_access = now_;

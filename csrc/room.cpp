@@ -10,6 +10,8 @@ namespace coop {
 
 namespace {
 
+constexpr double kForgetting = 0.998;  // of the price, with each search
+
 class Watch {
  public:
   Seconds seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
@@ -24,7 +26,7 @@ class Watch {
 Block* Engine::make_room(Bytes bytes, Side side) {
   const Watch all;
   const Bytes needed = arena_.round(bytes);
-  Scene scene{options_, arena_, lineage_, side, now_, terms_, terms_};
+  Scene scene = this->scene(side);
   Block* block = nullptr;
   ++counts_.searches;
   while (!block) {
@@ -65,7 +67,8 @@ Block* Engine::make_room(Bytes bytes, Side side) {
     if (hole && hole->bytes >= needed) block = arena_.take(hole, needed, side);
   }
   terms_ = scene.found;
-  last_request_ = needed;
+  price_ *= kForgetting;
+  if (terms_.price != Terms().price) price_ = std::max(price_, terms_.price);
   fragmentation_sum_ += static_cast<double>(arena_.free_bytes()) / static_cast<double>(arena_.capacity());
   ++fragmentation_count_;
   room_seconds_ += all.seconds();
@@ -100,7 +103,7 @@ Block* Engine::evict(Storage& storage) {
   }
   note(EventKind::evict, storage);
   storage.fetched = false;
-  to_clean_ = options_.swap;
+  news_ += storage.bytes;
   Block* hole = release_block(storage);
   left(storage);
   return hole;

@@ -330,6 +330,8 @@ std::uint32_t Scope::begin_in(std::uint32_t page, Bytes offset, Bytes bytes, Sec
 
 Transfer Scope::finish(std::uint32_t ticket, bool wait, Seconds) { return mover_->finish(ticket, wait); }
 
+bool Scope::cancel(std::uint32_t ticket) { return mover_->cancel(ticket); }
+
 void Scope::drop_page(std::uint32_t page) { tier_->drop(page); }
 
 Seconds Scope::replay(Op& op, Block* target, Block** produced) {

@@ -94,6 +94,7 @@ class Scope final : public Driver {
   std::uint32_t begin_out(Bytes offset, Bytes bytes, Seconds now) override;
   std::uint32_t begin_in(std::uint32_t page, Bytes offset, Bytes bytes, Seconds now) override;
   Transfer finish(std::uint32_t ticket, bool wait, Seconds now) override;
+  bool cancel(std::uint32_t ticket) override;
   void drop_page(std::uint32_t page) override;
 
   // Storages may leave for this tier. Before anything has.

@@ -23,7 +23,7 @@ void Engine::Road::measure(Bytes done, const Transfer& transfer) {
   constexpr double kWeight = 0.2;
   const Seconds seconds = std::max(transfer.seconds, kShortest);
   rate += kWeight * (static_cast<double>(done) / seconds - rate);
-  waiting += kWeight * (std::min(transfer.waited / seconds, 1.0) - waiting);
+  waiting += kWeight * (std::min(transfer.waited / seconds, 4.0) - waiting);
 }
 
 // --- a transfer --------------------------------------------------------------------------------------------------------
@@ -97,6 +97,18 @@ bool Engine::finish(Underway& transfer, bool wait) {
   return true;
 }
 
+bool Engine::call_off(Storage& storage) {
+  if (storage.transit != Transit::out) return false;
+  Underway& transfer = underway(storage);
+  if (!driver_.cancel(transfer.ticket)) return false;
+  out_.bytes -= transfer.bytes;
+  transfer = transfers_.back();
+  transfers_.pop_back();
+  storage.transit = Transit::none;
+  price_swap(storage);
+  return true;
+}
+
 void Engine::finish_all(bool wait) {
   for (std::size_t i = 0; i < transfers_.size();) {
     if (!finish(transfers_[i], wait)) ++i;  // else another has taken its place
@@ -112,7 +124,9 @@ void Engine::refused(Storage& storage) {
 // A storage has no block any more: it is outside, or has to be made again.
 void Engine::left(Storage& storage) {
   if (storage.page) {
-    outside_.emplace(storage.id, &storage);
+    if (foresees()) expect_use(storage);
+    outside_.insert(&storage);
+    look_again_ = 0;
   } else {
     lineage_.evicted(storage);
   }
@@ -120,16 +134,15 @@ void Engine::left(Storage& storage) {
 
 void Engine::drop_page(Storage& storage) {
   if (!storage.page) return;
-  outside_.erase({storage.id, &storage});
+  outside_.erase(&storage);
   driver_.drop_page(std::exchange(storage.page, 0));
   room_outside_ = refused_;
 }
 
-// What of its leaving and coming back the program would wait for.
+// What the program would wait for: until it has been written, if it were to leave now, and for some of its coming back.
 void Engine::price_swap(Storage& storage) {
   if (!options_.swap || storage.bytes < options_.swap_least || storage.foreign) return;
-  const bool written = storage.page || storage.transit == Transit::out;
-  const Seconds cost = (written ? 0 : out_.price(storage.bytes)) + in_.price(storage.bytes);
+  const Seconds cost = (storage.written() ? 0 : out_.seconds(storage.bytes)) + in_.noticed(storage.bytes);
   const bool less = cost < storage.swap_cost;
   storage.swap_cost = cost;
   if (less) got_cheaper(storage);
@@ -139,7 +152,7 @@ void Engine::price_swap(Storage& storage) {
 // False: one of them could not, and has to stay.
 bool Engine::clean(std::span<Storage* const> leaving) {
   for (Storage* storage : leaving) {
-    if (swaps(lineage_, *storage)) begin_out(*storage);
+    swaps(lineage_, *storage) ? begin_out(*storage) : static_cast<void>(call_off(*storage));
   }
   bool all = true;
   for (Storage* storage : leaving) {
@@ -182,7 +195,7 @@ void Engine::overwriting(std::span<Storage* const> written) {
   for (Storage* storage : written) {
     if (storage->transit == Transit::none && !storage->page) continue;
     const Lock lock(mutex_);
-    still(*storage);
+    if (!call_off(*storage)) still(*storage);
     if (!storage->source()) continue;  // a page of what can be made again stays with the old version
     drop_page(*storage);
     price_swap(*storage);
@@ -193,7 +206,7 @@ void Engine::overwriting(std::span<Storage* const> written) {
 
 // An op is about to use these, which may be absent.
 void Engine::entering(std::span<Storage* const> inputs) {
-  if (foresees() && !std::exchange(logged_, true)) history_.used(inputs, now_);
+  if (foresees() && !std::exchange(logged_, true)) history_.used(inputs, counts_.op_seconds);
   for (Storage* input : inputs) {
     if (std::exchange(input->fetched, false)) ++counts_.prefetch_hits;
     if (foresees()) expect_use(*input);
@@ -202,34 +215,49 @@ void Engine::entering(std::span<Storage* const> inputs) {
 }
 
 void Engine::expect_use(Storage& storage) {
-  const Seconds idle = history_.idle(storage);
-  storage.next_use = idle > 0 ? now_ + idle : 0;
-  if (idle > 0) got_cheaper(storage);
+  const bool outside = storage.evicted() && outside_.erase(&storage);
+  storage.foreseen = history_.idle(storage);
+  storage.next_use = storage.foreseen > 0 ? counts_.op_seconds + storage.foreseen : 0;
+  if (outside) outside_.insert(&storage);
+  if (storage.foreseen > 0) got_cheaper(storage);
 }
 
 // Between ops.
-void Engine::tend_transfers() {
+void Engine::tend_transfers(Seconds cost) {
+  constexpr double kForgetting = 0.99;
   logged_ = false;
+  longest_op_ = std::max(kForgetting * longest_op_, cost);
   finish_all(false);
-  if (to_clean_) clean_ahead();
+  clean_ahead();
   prefetch();
 }
 
-// What the next request would swap out is written now. One window, and the next when that is done.
+// What is worth the most outside is written now, so that it can leave at once when there is need. A byte that is free for a
+// second is worth what searches have paid for it, and no more than making it again would cost.
 void Engine::clean_ahead() {
-  constexpr Bytes kPart = 32;  // of the budget, at least
-  if (out_.bytes) return;
-  Scene scene{options_, arena_, lineage_, Side::high, now_, terms_, terms_};
-  const Run run = policy_->choose(scene, std::min(std::max(last_request_, options_.budget / kPart), options_.budget));
-  to_clean_ = false;
-  if (!run.first) return;
-  for (Block* block = run.first;; block = block->next) {
+  constexpr Seconds kAhead = 0.01;   // of writing, at a time
+  constexpr double kCopying = 0.25;  // of its time a transfer takes from the ops beside it
+  constexpr Bytes kNews = 64;        // part of the budget that has changed since the last time
+  if (out_.bytes || price_ <= 0 || news_ < options_.budget / kNews) return;
+  news_ = 0;
+  worthy_.clear();
+  for (Block* block = arena_.first(); block; block = block->next) {
     Storage* storage = block->storage;
-    if (storage && !storage->page && !stays(scene, *storage) && swaps(lineage_, *storage)) {
-      begin_out(*storage);
-      to_clean_ = true;
-    }
-    if (block == run.last) break;
+    if (!storage || !storage->evictable(false) || storage->written() || !storage->swappable() || storage->spare()) continue;
+    const auto bytes = static_cast<double>(storage->bytes);
+    const Seconds idle = storage->idle(now_, counts_.op_seconds);
+    if (idle < kAhead + out_.seconds(storage->bytes) + in_.seconds(storage->bytes)) continue;
+    Seconds value = price_ * bytes * idle;
+    bool exact = false;
+    if (storage->producer) value = std::min(value, lineage_.least_cost(*storage, exact));
+    value -= in_.noticed(storage->bytes) + kCopying * out_.seconds(storage->bytes);
+    if (value > 0) worthy_.emplace_back(value / bytes, storage);
+  }
+  std::make_heap(worthy_.begin(), worthy_.end());
+  while (!worthy_.empty() && out_.seconds(out_.bytes) < kAhead) {
+    std::pop_heap(worthy_.begin(), worthy_.end());
+    begin_out(*worthy_.back().second);
+    worthy_.pop_back();
   }
 }
 
@@ -237,29 +265,43 @@ void Engine::clean_ahead() {
 void Engine::prefetch() {
   if (outside_.empty()) return;
   if (history_.known()) {
-    constexpr int kFar = 64;  // uses at a time
-    History::Next next;
-    for (int i = 0; i < kFar && history_.peek(next); ++i) {
-      if (next.storage && next.storage->evicted() && !fetch_ahead(*next.storage, next.in)) return;
-      history_.pass();
+    constexpr int kMost = 8;  // at a time
+    const Seconds ran = counts_.op_seconds;
+    for (int i = 0; i < kMost && ran >= look_again_; ++i) {
+      look_again_ = latest_fetch();
+      const auto first = std::find_if(outside_.begin(), outside_.end(),
+                                      [](const Storage* storage) { return storage->transit == Transit::none; });
+      if (ran < look_again_ || first == outside_.end() || !fetch_ahead(**first)) return;
     }
   } else if (last_missed_) {
     // A backward pass wants what was made before what it has just wanted.
-    auto before = outside_.lower_bound({last_missed_, nullptr});
-    if (before == outside_.begin()) return;
-    Storage& storage = *std::prev(before)->second;
-    if (fetch_ahead(storage, 0)) last_missed_ = storage.id;
+    Storage* found = nullptr;
+    for (Storage* storage : outside_) {
+      if (storage->id < last_missed_ && (!found || storage->id > found->id)) found = storage;
+    }
+    if (found && fetch_ahead(*found)) last_missed_ = found->id;
   }
 }
 
+// When the next has to be on its way, so that each is there in time, one after the other.
+Seconds Engine::latest_fetch() const {
+  constexpr double kMargin = 1.25, kOps = 2;
+  Seconds on_the_way = in_.seconds(in_.bytes), latest = kNever;
+  for (const Storage* storage : outside_) {
+    if (storage->next_use == 0) break;
+    if (storage->transit != Transit::none) continue;
+    on_the_way += in_.seconds(storage->bytes);
+    latest = std::min(latest, storage->next_use - kMargin * on_the_way);
+  }
+  return latest - kOps * longest_op_;  // it can only begin between two ops
+}
+
 // False: not now.
-bool Engine::fetch_ahead(Storage& storage, Seconds in) {
-  constexpr double kEarly = 4;    // times as long before as it takes
+bool Engine::fetch_ahead(Storage& storage) {
   constexpr Bytes kInFlight = 8;  // part of the budget, at most
-  if (!storage.page || storage.transit != Transit::none) return true;
+  if (storage.transit != Transit::none) return false;
   if (in_.bytes && in_.bytes + storage.bytes > options_.budget / kInFlight) return false;
-  if (in > kEarly * in_.seconds(in_.bytes + storage.bytes)) return false;
-  Block* block = room_for(storage, in);
+  Block* block = room_for(storage);
   if (!block) return false;
   raw_ += block->bytes;
   note_use();
@@ -270,16 +312,16 @@ bool Engine::fetch_ahead(Storage& storage, Seconds in) {
 }
 
 // A hole, or the place of storages that can leave at once and are used later.
-Block* Engine::room_for(const Storage& storage, Seconds in) {
+Block* Engine::room_for(const Storage& storage) {
   if (Block* hole = arena_.allocate(storage.bytes, Side::low)) return hole;
   if (!history_.known()) return nullptr;
   const Bytes needed = arena_.round(storage.bytes);
-  Scene scene{options_, arena_, lineage_, Side::low, now_, terms_, terms_};
+  Scene scene = this->scene(Side::low);
   const Run run = policy_->choose(scene, needed);
   if (!run.first) return nullptr;
   for (Block* block = run.first;; block = block->next) {
     if (const Storage* there = block->storage) {
-      const bool later = there->spare() || (there->page && there->next_use > now_ + in);
+      const bool later = there->spare() || (there->page && there->next_use > storage.next_use);
       if (!later || there->transit != Transit::none || stays(scene, *block->storage)) return nullptr;
     }
     if (block == run.last) break;

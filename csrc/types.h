@@ -100,7 +100,8 @@ struct alignas(64) Storage {
 
   Bytes bytes = 0;
   Seconds swap_cost = std::numeric_limits<Seconds>::infinity();  // of leaving with its bytes and coming back
-  Seconds next_use = 0;  // on the engine's clock, as the last step tells; in the past: not known
+  Seconds next_use = 0;  // in the program's own time, as the last step tells; in the past: not known
+  Seconds foreseen = 0;  // how far ahead that was when it was told
   Edge* consumers = nullptr;
   Engine* engine = nullptr;
   void* handle = nullptr;  // the driver's; null when nobody outside holds the storage
@@ -126,12 +127,14 @@ struct alignas(64) Storage {
   bool gone() const { return !resident() && !page; }
   // It may leave with its bytes: they are outside already, or there is a tier that takes them.
   bool swappable() const { return swap_cost < std::numeric_limits<Seconds>::infinity(); }
+  // Its bytes are outside, or will be soon.
+  bool written() const { return page || transit == Transit::out; }
   // The cheapest way out and back, if making it again costs so much.
   Seconds leaving_cost(Seconds again) const { return producer && again < swap_cost ? again : swap_cost; }
   // How long nobody will miss it, as far as can be told: until it is used next, if that is known, else as long as it has
-  // not been used.
-  Seconds idle(Seconds now) const {
-    const Seconds time = next_use > now ? next_use - now : now - last_access;
+  // not been used. `ran`: the program's own time, without what was waited for or done again.
+  Seconds idle(Seconds now, Seconds ran) const {
+    const Seconds time = next_use > ran ? next_use - ran : now - last_access;
     return time > kShortest ? time : kShortest;
   }
   bool unused() const { return !held && !uses && !pins && !locks && !wanted && !in_hand; }

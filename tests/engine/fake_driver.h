@@ -461,6 +461,7 @@ class FakeDriver final : public Driver {
     transfers_.erase(ticket);
     return result;
   }
+  bool cancel(std::uint32_t ticket) override { return ticket % 2 && transfers_.erase(ticket); }
   std::size_t transfers() const { return transfers_.size(); }
   void drop_page(std::uint32_t page) override {
     for (const auto& [ticket, transfer] : transfers_) CHECK(transfer.out || transfer.page != page);
