@@ -251,8 +251,9 @@ void Follower::compute(std::uint32_t number, Lock& lock) {
 void Follower::free(std::uint32_t value) {
   unwant(value);
   Storage* storage = storages_[value];
-  if (!storage || !storage->evictable(false)) return;
+  if (!storage) return;
   if (storage->transit == Transit::out) engine_.finish(*storage, true);  // it leaves with its bytes
+  if (!storage->evictable(false)) return;
   if (!storage->producer && !storage->page) return;
   if (storage->held) {
     engine_.evict(*storage);

@@ -225,7 +225,7 @@ class WindowSearch {
       }
       return true;
     }
-    if (!may_move_ || storage->locks) return false;
+    if (!may_move_ || !storage->movable()) return false;
     item.cost = cost_of_moving(scene_, *storage);
     item.gain = 0;
     return true;
@@ -363,7 +363,7 @@ Bytes largest_run(const Arena& arena, bool may_move) {
     if (block->state == Block::State::free || (storage && storage->evictable())) {
       run += block->bytes;
       most = std::max(most, run);
-    } else if (!may_move || !storage || storage->locks) {
+    } else if (!may_move || !storage || !storage->movable()) {
       run = 0;
     }
   }

@@ -142,7 +142,7 @@ void Engine::drop_page(Storage& storage) {
 // What the program would wait for: until it has been written, if it were to leave now, and for some of its coming back.
 void Engine::price_swap(Storage& storage) {
   if (!options_.swap || storage.bytes < options_.swap_least || storage.foreign) return;
-  const Seconds cost = (storage.written() ? 0 : out_.seconds(storage.bytes)) + in_.noticed(storage.bytes);
+  const Seconds cost = (storage.page ? 0 : out_.seconds(storage.bytes)) + in_.noticed(storage.bytes);
   const bool less = cost < storage.swap_cost;
   storage.swap_cost = cost;
   if (less) got_cheaper(storage);
@@ -152,7 +152,7 @@ void Engine::price_swap(Storage& storage) {
 // False: one of them could not, and has to stay.
 bool Engine::clean(std::span<Storage* const> leaving) {
   for (Storage* storage : leaving) {
-    swaps(lineage_, *storage) ? begin_out(*storage) : static_cast<void>(call_off(*storage));
+    if (swaps(lineage_, *storage)) begin_out(*storage);
   }
   bool all = true;
   for (Storage* storage : leaving) {
@@ -243,7 +243,7 @@ void Engine::clean_ahead() {
   worthy_.clear();
   for (Block* block = arena_.first(); block; block = block->next) {
     Storage* storage = block->storage;
-    if (!storage || !storage->evictable(false) || storage->written() || !storage->swappable() || storage->spare()) continue;
+    if (!storage || !storage->evictable(false) || storage->page || !storage->swappable() || storage->spare()) continue;
     const auto bytes = static_cast<double>(storage->bytes);
     const Seconds idle = storage->idle(now_, counts_.op_seconds);
     if (idle < kAhead + out_.seconds(storage->bytes) + in_.seconds(storage->bytes)) continue;
@@ -253,9 +253,12 @@ void Engine::clean_ahead() {
     value -= in_.noticed(storage->bytes) + kCopying * out_.seconds(storage->bytes);
     if (value > 0) worthy_.emplace_back(value / bytes, storage);
   }
-  std::make_heap(worthy_.begin(), worthy_.end());
+  const auto less = [](const auto& a, const auto& b) {
+    return a.first != b.first ? a.first < b.first : a.second->id < b.second->id;
+  };
+  std::make_heap(worthy_.begin(), worthy_.end(), less);
   while (!worthy_.empty() && out_.seconds(out_.bytes) < kAhead) {
-    std::pop_heap(worthy_.begin(), worthy_.end());
+    std::pop_heap(worthy_.begin(), worthy_.end(), less);
     begin_out(*worthy_.back().second);
     worthy_.pop_back();
   }

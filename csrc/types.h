@@ -127,8 +127,6 @@ struct alignas(64) Storage {
   bool gone() const { return !resident() && !page; }
   // It may leave with its bytes: they are outside already, or there is a tier that takes them.
   bool swappable() const { return swap_cost < std::numeric_limits<Seconds>::infinity(); }
-  // Its bytes are outside, or will be soon.
-  bool written() const { return page || transit == Transit::out; }
   // The cheapest way out and back, if making it again costs so much.
   Seconds leaving_cost(Seconds again) const { return producer && again < swap_cost ? again : swap_cost; }
   // How long nobody will miss it, as far as can be told: until it is used next, if that is known, else as long as it has
@@ -140,7 +138,9 @@ struct alignas(64) Storage {
   bool unused() const { return !held && !uses && !pins && !locks && !wanted && !in_hand; }
   // Free for the taking.
   bool spare() const { return producer && !held && !wanted && !missed; }
-  bool evictable() const { return block && pins == 0 && locks == 0 && (producer || swappable()); }
+  // A transfer knows its address, like a kernel: for as long as it takes.
+  bool movable() const { return block && locks == 0 && transit == Transit::none; }
+  bool evictable() const { return movable() && pins == 0 && (producer || swappable()); }
   // The same, for a request that what waiting ops will read leaves for as well, or not.
   bool evictable(bool wanted_too) const { return evictable() && (wanted_too || !wanted); }
 };
