@@ -10,11 +10,14 @@ import dataclasses
 import functools
 import gc
 import hashlib
+import os
+import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import environment  # isort: skip  # noqa: F401  before torch
+import numpy as np
 import torch
 from torch.utils import checkpoint as ckpt
 
@@ -25,7 +28,7 @@ Tensors = Iterable[torch.Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class Way:
-    """`name` is what tables show: eager, checkpoint, selective, accumulate, compile, or POLICY@RATIO."""
+    """`name` is what tables show: eager, checkpoint, selective, accumulate, compile, save_on_cpu, save_on_disk, or POLICY@RATIO."""
 
     model: str
     optimizer: str  # adam | fused
@@ -51,6 +54,42 @@ _KEPT = ("mm", "addmm", "bmm", "baddbmm", "convolution", "_scaled_dot_product_fl
 _MICRO_BATCHES = 2
 
 
+def _outside(pack: Callable[[np.ndarray], Any], unpack: Callable[[Any], np.ndarray]) -> Callable[[], Any]:
+    """What autograd saves goes somewhere else, and comes back when backward asks for it."""
+
+    def saved(tensor: torch.Tensor) -> Any:
+        if isinstance(tensor, torch.nn.Parameter):
+            return tensor
+        return pack(tensor.detach().numpy()), tensor.dtype
+
+    def wanted(packed: Any) -> torch.Tensor:
+        return packed if isinstance(packed, torch.Tensor) else torch.from_numpy(unpack(packed[0]))
+
+    return functools.partial(torch.autograd.graph.saved_tensors_hooks, saved, wanted)
+
+
+class _File:
+    """One saved array in a file of its own, which goes with it."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        handle, self.path = tempfile.mkstemp(suffix=".npy")
+        with os.fdopen(handle, "wb") as file:
+            np.save(file, array)
+
+    def read(self) -> np.ndarray:
+        return np.load(self.path)
+
+    def __del__(self) -> None:
+        os.unlink(self.path)
+
+
+_SAVING: dict[str, Callable[[], Any]] = {
+    "save_on_cpu": torch.autograd.graph.save_on_cpu,
+    "save_outside": _outside(np.array, np.array),  # the same where PyTorch does not count it
+    "save_on_disk": _outside(_File, _File.read),
+}
+
+
 class Job:
     """Model, optimizer and batch, made from the seed. Inside a coop scope if one is open."""
 
@@ -62,6 +101,7 @@ class Job:
         self.losses: list[float] = []
         self._run: Any = self.model
         self._parts = [self.batch]
+        self._saving: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
         self._prepare(way.name, task)
 
     def _prepare(self, name: str, task: Task) -> None:
@@ -75,6 +115,8 @@ class Job:
         elif name == "accumulate":
             chunks = [tensor.chunk(_MICRO_BATCHES) for tensor in self.batch.values()]
             self._parts = [dict(zip(self.batch, part, strict=True)) for part in zip(*chunks, strict=True)]
+        elif name in _SAVING:
+            self._saving = _SAVING[name]
         elif name == "compile":
             from torch._functorch import config
 
@@ -85,7 +127,8 @@ class Job:
         self.optimizer.zero_grad()
         total = 0.0
         for part in self._parts:
-            loss = self._run(**part).loss / len(self._parts)
+            with self._saving():
+                loss = self._run(**part).loss / len(self._parts)
             loss.backward()
             total += loss.item()
         self.optimizer.step()

@@ -225,9 +225,9 @@ class Engine {
   // One direction of the tier: how fast it is, and for how much of its time the program waits, the last times more than
   // those before.
   struct Road {
-    double rate;         // bytes per second
-    double waiting = 1;  // of its time
-    Bytes bytes = 0;     // on it now
+    double rate;           // bytes per second
+    double waiting = 0.1;  // of its time
+    Bytes bytes = 0;       // on it now
 
     Seconds seconds(Bytes more) const { return static_cast<double>(more) / rate; }
     // What the program will notice of one more transfer. Where it waits now and then, the road is full, and it waits for
@@ -252,9 +252,7 @@ class Engine {
   void after_planned_slow(std::span<Storage* const> made, std::span<Storage* const> written);
   Block* take(Bytes bytes, Side side);
   void give_back(Block* block);
-  Scene scene(Side side) {
-    return {options_, arena_, lineage_, side, now_, counts_.op_seconds, terms_, terms_};
-  }
+  Scene scene(Side side) { return {options_, arena_, lineage_, side, now_, counts_.op_seconds, terms_, terms_}; }
   Block* make_room(Bytes bytes, Side side);
   Block* clear(Run run, Scene& scene);
   Shortage shortage(Bytes needed) const;
@@ -350,10 +348,10 @@ class Engine {
   Road out_, in_;
   std::vector<Underway> transfers_;
   bool refused_ = false, room_outside_ = false;  // the tier took something not, and has let something go since
-  Bytes news_ = 0;                               // bytes that have come or left since it was last considered what to write
+  Bytes news_ = 0;  // bytes that have come or left since it was last considered what to write
   std::vector<std::pair<double, Storage*>> worthy_;
   History history_;
-  bool logged_ = false;                                   // the running op
+  bool logged_ = false;  // the running op
   // Evicted, and their bytes are outside: in the order in which they are used next, as far as that is known, then by age.
   struct Sooner {
     bool operator()(const Storage* a, const Storage* b) const {

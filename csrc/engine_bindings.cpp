@@ -70,7 +70,8 @@ void bind_options(py::module_& module) {
       .value("coop", PolicyKind::coop)
       .value("dtr", PolicyKind::dtr)
       .value("dte", PolicyKind::dte)
-      .value("lru", PolicyKind::lru);
+      .value("lru", PolicyKind::lru)
+      .value("delta", PolicyKind::delta);
   py::enum_<Placement>(module, "Placement")
       .value("two_ended", Placement::two_ended)
       .value("best_fit", Placement::best_fit);
@@ -93,6 +94,7 @@ void bind_options(py::module_& module) {
       .def_readwrite("swap_out", &Options::swap_out)
       .def_readwrite("swap_in", &Options::swap_in)
       .def_readwrite("swap_least", &Options::swap_least)
+      .def_readwrite("swap_load", &Options::swap_load)
       .def_readwrite("foresee", &Options::foresee)
       .def_readwrite("needed_only", &Options::needed_only)
       .def_readwrite("in_place", &Options::in_place)

@@ -91,8 +91,8 @@ class Player final : public Driver {
   // One direction of the tier: one transfer after the other, and what is waited for before the rest.
   struct Stream {
     Seconds latency = 0;
-    double bandwidth = 0;                   // bytes per second; 0: there is none
-    Seconds free = 0;                       // from when on
+    double bandwidth = 0;                    // bytes per second; 0: there is none
+    Seconds free = 0;                        // from when on
     std::deque<std::uint32_t> waiting = {};  // transfers that have not begun
   };
   struct Transport {

@@ -1,4 +1,5 @@
-// Coop's window (NeurIPS 2023, section 3) and the one-at-a-time policies: DTR (ICLR 2021), DTE (MegTaiChi, 2022), LRU.
+// Coop's window (NeurIPS 2023, section 3) and the one-at-a-time policies: DTR (ICLR 2021), DTE (MegTaiChi, 2022), DELTA
+// (2022), LRU.
 //
 // Coop's score of a storage is c / s: projected cost over staleness (or the time until it is used next, where that is known).
 // What differs from the authors' code: every window is
@@ -319,6 +320,16 @@ struct Dte {
   }
 };
 
+// DELTA's filter: the largest times the stalest first. Which way it leaves, the director, is every policy's: `swaps`.
+struct Delta {
+  static double of(Scene& scene, Block& block) {
+    const Storage& storage = *block.storage;
+    if (storage.wanted) return score_of_wanted(storage);
+    if (storage.spare()) return 0;
+    return 1 / (static_cast<double>(block.bytes) * std::max(scene.now - storage.last_access, kShortest));
+  }
+};
+
 struct Lru {
   static double of(Scene&, Block& block) { return block.storage->spare() ? -1 : block.storage->last_access; }
 };
@@ -330,6 +341,7 @@ std::unique_ptr<Policy> make_policy(const Options& options) {
     case PolicyKind::dtr: return std::make_unique<Single<Dtr>>();
     case PolicyKind::dte: return std::make_unique<Single<Dte>>();
     case PolicyKind::lru: return std::make_unique<Single<Lru>>();
+    case PolicyKind::delta: return std::make_unique<Single<Delta>>();
     case PolicyKind::coop: break;
   }
   if (!options.window) return std::make_unique<Single<Dte>>();

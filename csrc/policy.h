@@ -26,11 +26,11 @@ struct Scene {
   const Options& options;
   Arena& arena;
   Lineage& lineage;
-  Side side = Side::low;  // where the request would like to lie
+  Side side = Side::low;     // where the request would like to lie
   Seconds now = 0, ran = 0;  // the engine's time, and the program's own
-  Terms terms;              // by which moves are priced
-  Terms found;              // for the next search
-  bool wanted_too = false;  // what waiting ops will read may leave; else it can only be moved, like what is pinned
+  Terms terms;               // by which moves are priced
+  Terms found;               // for the next search
+  bool wanted_too = false;   // what waiting ops will read may leave; else it can only be moved, like what is pinned
 };
 
 struct Run {

@@ -88,9 +88,10 @@ bool Engine::finish(Underway& transfer, bool wait) {
     --counts_.rematerialisations;  // nothing was run again
     if (!storage.producer) sources_ += storage.bytes;
     price_swap(storage);
-  } else {  // lost: it has to be recomputed, if it can be
+  } else {  // it has to be recomputed, if it can be; else whoever needs it is told
     give_back(done.block);
     drop_page(storage);
+    storage.lost = storage.source();
     lineage_.evicted(storage);
   }
   check_at_event();
@@ -216,8 +217,9 @@ void Engine::entering(std::span<Storage* const> inputs) {
 
 void Engine::expect_use(Storage& storage) {
   const bool outside = storage.evicted() && outside_.erase(&storage);
-  storage.foreseen = history_.idle(storage);
-  storage.next_use = storage.foreseen > 0 ? counts_.op_seconds + storage.foreseen : 0;
+  const Seconds idle = history_.idle(storage);
+  storage.next_use = idle > 0 ? counts_.op_seconds + idle : 0;
+  storage.foreseen = std::max(storage.next_use - counts_.op_seconds, 0.0);  // rounded as it will be
   if (outside) outside_.insert(&storage);
   if (storage.foreseen > 0) got_cheaper(storage);
 }
@@ -235,9 +237,9 @@ void Engine::tend_transfers(Seconds cost) {
 // What is worth the most outside is written now, so that it can leave at once when there is need. A byte that is free for a
 // second is worth what searches have paid for it, and no more than making it again would cost.
 void Engine::clean_ahead() {
-  constexpr Seconds kAhead = 0.01;   // of writing, at a time
-  constexpr double kCopying = 0.25;  // of its time a transfer takes from the ops beside it
-  constexpr Bytes kNews = 64;        // part of the budget that has changed since the last time
+  constexpr Seconds kAhead = 0.01;  // of writing, at a time
+  constexpr double kWorthwhile = 2;
+  constexpr Bytes kNews = 64;       // part of the budget that has changed since the last time
   if (out_.bytes || price_ <= 0 || news_ < options_.budget / kNews) return;
   news_ = 0;
   worthy_.clear();
@@ -246,11 +248,10 @@ void Engine::clean_ahead() {
     if (!storage || !storage->evictable(false) || storage->page || !storage->swappable() || storage->spare()) continue;
     const auto bytes = static_cast<double>(storage->bytes);
     const Seconds idle = storage->idle(now_, counts_.op_seconds);
-    if (idle < kAhead + out_.seconds(storage->bytes) + in_.seconds(storage->bytes)) continue;
     Seconds value = price_ * bytes * idle;
     bool exact = false;
     if (storage->producer) value = std::min(value, lineage_.least_cost(*storage, exact));
-    value -= in_.noticed(storage->bytes) + kCopying * out_.seconds(storage->bytes);
+    value -= in_.noticed(storage->bytes) + options_.swap_load * out_.seconds(storage->bytes);
     if (value > 0) worthy_.emplace_back(value / bytes, storage);
   }
   const auto less = [](const auto& a, const auto& b) {
@@ -259,8 +260,11 @@ void Engine::clean_ahead() {
   std::make_heap(worthy_.begin(), worthy_.end(), less);
   while (!worthy_.empty() && out_.seconds(out_.bytes) < kAhead) {
     std::pop_heap(worthy_.begin(), worthy_.end(), less);
-    begin_out(*worthy_.back().second);
+    Storage& storage = *worthy_.back().second;
     worthy_.pop_back();
+    // It has to be outside and back before it is used, and be of use in between.
+    const Seconds away = out_.seconds(out_.bytes + storage.bytes) + in_.seconds(storage.bytes);
+    if (storage.idle(now_, counts_.op_seconds) > kWorthwhile * away) begin_out(storage);
   }
 }
 

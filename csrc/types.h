@@ -193,7 +193,7 @@ enum class CostModel : std::uint8_t {
   union_find,  // plus the components of evicted neighbours (DTR's e-hat)
 };
 
-enum class PolicyKind : std::uint8_t { coop, dtr, dte, lru };
+enum class PolicyKind : std::uint8_t { coop, dtr, dte, lru, delta };
 
 // What the user may choose. Each part of Coop has a switch of its own, for ablation.
 struct Options {
@@ -221,6 +221,7 @@ struct Options {
   double swap_out = 2e9;               // bytes per second to there, to begin with: then it is measured
   double swap_in = 2e9;                // and back
   Bytes swap_least = 1 << 16;          // storages below this size do not swap
+  double swap_load = 0.25;             // of a transfer's time, what the ops beside it lose
   bool foresee = true;                 // with swap: what the last step did is expected of this one
   int checks = 0;                      // level of rule checks
 };

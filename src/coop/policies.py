@@ -7,6 +7,8 @@ coop-paper  as published: sum of scores, best fit with a side inside the hole, u
 dtr         least (projected cost / size / staleness), exact neighbourhood; copy on write, best fit, eager eviction
 dtr-eq      the same with union-find components
 dte         DTR with the free neighbours' bytes counted in
+delta       the largest and stalest first, and the cheaper of recomputing and swapping for each; without a tier to swap to it
+            only recomputes
 lru         least recently used
 
 All but the first are as published, so gradients are evicted and recomputed as anything else is. Only compaction, where
@@ -33,11 +35,12 @@ POLICIES: dict[str, dict[str, Any]] = {
     "dtr": _SINGLE | {"policy": PolicyKind.dtr},
     "dtr-eq": _SINGLE | {"policy": PolicyKind.dtr, "cost": CostModel.union_find},
     "dte": _SINGLE | {"policy": PolicyKind.dte},
+    "delta": _SINGLE | {"policy": PolicyKind.delta, "needed_only": True},
     "lru": _SINGLE | {"policy": PolicyKind.lru, "cost": CostModel.own},
 }
 
 SWITCHES = frozenset(
-    {"window", "partition", "per_byte", "keep_dead", "in_place", "move", "rescue", "tiny", "alignment", "exact_limit", "max_depth", "swap", "swap_out", "swap_in", "swap_least", "foresee",
+    {"window", "partition", "per_byte", "keep_dead", "in_place", "move", "rescue", "tiny", "alignment", "exact_limit", "max_depth", "swap", "swap_out", "swap_in", "swap_least", "swap_load", "foresee",
      "max_versions", "placement", "cost", "copy_bandwidth", "record_backward", "needed_only"}
 )  # fmt: skip
 

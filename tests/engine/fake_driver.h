@@ -614,7 +614,8 @@ class FakeDriver final : public Driver {
     for (const Block* block = engine_.arena().first(); block; block = block->next) {
       const Storage* storage = block->storage;
       places.push_back({block->offset, block->end(), block->state == Block::State::free,
-                        storage && storage->evictable(), storage && storage->wanted > 0, storage ? storage->id : 0});
+                        storage && (storage->evictable() || storage->transit != Transit::none),
+                        storage && storage->wanted > 0, storage ? storage->id : 0});
     }
     reflect();
     Block* block = engine_.allocate(bytes);

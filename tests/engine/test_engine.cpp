@@ -48,7 +48,8 @@ void finish(FakeDriver& driver) {
 
 bool evicted(const Tensor* tensor) { return tensor->state == Tensor::State::detached; }
 
-constexpr PolicyKind kPolicies[] = {PolicyKind::coop, PolicyKind::dtr, PolicyKind::dte, PolicyKind::lru};
+constexpr PolicyKind kPolicies[] = {PolicyKind::coop, PolicyKind::dtr, PolicyKind::dte, PolicyKind::lru,
+                                    PolicyKind::delta};
 
 }  // namespace
 

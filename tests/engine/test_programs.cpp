@@ -272,7 +272,7 @@ TEST(rules_1_to_8_hold_where_storages_leave_with_their_bytes) {
   for (std::uint64_t seed = 1; seed <= 1500; ++seed) {
     check::Random random(seed * 104729);
     Options options;
-    options.policy = std::array{PolicyKind::coop, PolicyKind::coop, PolicyKind::dtr, PolicyKind::lru}[seed % 4];
+    options.policy = std::array{PolicyKind::coop, PolicyKind::coop, PolicyKind::delta, PolicyKind::lru}[seed % 4];
     options.keep_dead = !random.chance(25);
     options.in_place = !random.chance(25);
     options.move = !random.chance(25);

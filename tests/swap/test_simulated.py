@@ -36,8 +36,20 @@ def test_with_a_tier_sources_leave_and_the_floor_is_lower(trace, policy):
 def test_a_tier_that_is_far_too_slow_is_not_used(trace):
     player = Player(trace)
     slow = TIER | {"swap_in": 1.0, "swap_out": 1.0}
-    alone, beside = player.play(0.8, steps=2), player.play(0.8, steps=2, **slow)
+    alone, beside = player.play(0.8, steps=2), player.play(0.8, steps=2, **slow, foresee=False)
     assert beside.stats.swaps_out == 0 and beside.overhead == alone.overhead
+    assert player.play(0.8, steps=2, **slow).stats.swaps_out == 0
+
+
+@TRACES
+@pytest.mark.parametrize("policy", ["coop", "delta"])
+def test_most_transfers_are_hidden_once_the_step_is_known(trace, policy):
+    player = Player(trace)
+    budget = (player.floor().bytes + player.floor(**TIER).bytes) // 2
+    first, all = (player.play(budget, policy, checks=2, steps=steps, limit=9.0, **TIER).stats for steps in (2, 6))
+    transfers, hidden = all.transfer_seconds - first.transfer_seconds, all.hidden_seconds - first.hidden_seconds
+    assert all.prefetch_hits - first.prefetch_hits > all.prefetch_misses - first.prefetch_misses
+    assert transfers > 0 and hidden / transfers > 0.25
 
 
 @pytest.mark.parametrize("seed", range(30))

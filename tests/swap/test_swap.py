@@ -187,8 +187,10 @@ def test_bytes_that_do_not_come_back_as_they_were_are_an_error_and_never_used(ho
     lost = pytest.warns(UserWarning, match="what was swapped out is lost")
     with lost, coop.budget(peak.peak // 2, swap=coop.Disk(tmp_path)) as memory:
         training = run(steps=2)
+        hog = torch.empty(peak.peak * 3 // 8, dtype=torch.uint8)
         assert "evicted" in {memory.state(p) for p in training.model.parameters()}
         damaged(tmp_path, how)
+        del hog
         with pytest.raises(RuntimeError, match=r"did not come back as it was.*Tip"):
             for _ in range(3):
                 training.step()

@@ -24,6 +24,7 @@ _LINES: dict[str, tuple[str, str]] = {
     "dtr": (RED, "^"),
     "dtr-eq": (PURPLE, "v"),
     "lru": (GREEN, "P"),
+    "delta": (BLACK, "*"),
 }
 _SPARE = ((PURPLE, "X"), (GREEN, "p"), (BLACK, "*"), (GREY, "h"), (SKY, "<"), (ORANGE, ">"))
 

@@ -3,6 +3,7 @@
     coop                    the policy as it is
     coop+no-window          one part off: a line of the ablation
     dtr+two-ended+partition DTR with the placement of coop
+    delta+swap              with a tier to swap to
 
 The text is also the name of the variant in files and pictures.
 """
@@ -23,6 +24,8 @@ SWITCHES = {
     "needed_only": "Costs count what somebody needs.",
     "record_backward": "Gradients on their way can be recomputed too.",
     "rescue": "Where nothing else helps, blocks are moved together.",
+    "swap": "Storages may leave with their bytes, over a link of 12 GB/s each way unless another is named.",
+    "foresee": "With swap: what the last step did is expected of this one.",
 }
 """Parts of a policy that are on or off, and what they do."""
 

@@ -15,6 +15,10 @@ from coop.plan.plan import Plan
 from coop.policies import options_for
 from coop.trace.trace import Hold, Op, Release, Source, Trace
 
+_LINK = {"swap_in": 12e9, "swap_out": 12e9, "swap_load": 0.05}
+"""Where storages may swap: a device's link to its host, PCIe 3, and an engine of its own for copies that costs the ops
+beside it little."""
+
 THRASH = 2.0
 """Overhead from which on a run counts as thrashing and is given up."""
 
@@ -70,7 +74,7 @@ class Player:
         """`alignment` of blocks: if it is not given, that of the device that the trace is of."""
         self.trace = trace
         self.alignment = alignment = trace.alignment if alignment is None else alignment
-        self._options: dict[str, Any] = {"alignment": self.alignment}
+        self._options: dict[str, Any] = {"alignment": self.alignment, **_LINK}
         if trace.copy_bandwidth is not None:
             self._options["copy_bandwidth"] = float(trace.copy_bandwidth)
         self._program = _C.Program()

@@ -86,6 +86,10 @@ def value_of_one(scene: Scene, block: Block) -> float:
         return -1.0 if storage.spare else storage.last_access
     if name == "dtr":
         return score(scene, storage) / block.bytes
+    if name == "delta":
+        if storage.wanted or storage.spare:
+            return score(scene, storage)
+        return 1.0 / (block.bytes * staleness(scene, storage))
     # DTE, and Coop without its window: the free neighbours count as won.
     neighbours = (scene.arena.below(block), scene.arena.above(block))
     free = sum(other.bytes for other in neighbours if other and other.state == FREE)
