@@ -172,7 +172,11 @@ def scope(way: Way) -> Iterator[Any]:
         return
     import coop
 
-    opened = coop.budget(way.budget, way.policy, **dict(way.switches)) if way.budget else coop.measure()
+    switches = dict(way.switches)
+    match switches.get("swap"):
+        case ("disk", folder):
+            switches["swap"] = coop.Disk(folder)
+    opened = coop.budget(way.budget, way.policy, **switches) if way.budget else coop.measure()
     with opened as memory:
         yield memory
 
