@@ -157,7 +157,12 @@ void Follower::carry_out(const std::vector<Planned::Step>& steps, Lock& lock) {
           node_ = plan_->nodes.size();  // no kernel's requests
           requests_.clear();
           if (Storage* storage = storages_[number]; storage && storage->evicted()) {
-            storage->page ? engine_.fetch(*storage) : engine_.bring_back(*storage, lock);
+            if (!storage->page) {
+              engine_.bring_back(*storage, lock);
+            } else {
+              engine_.fetch(*storage);
+              storage->fetched = true;
+            }
           }
           want(number);
           break;

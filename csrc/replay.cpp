@@ -107,9 +107,7 @@ void Engine::bring_back(std::span<Storage* const> goals, Lock& lock) {
       }
       try {
         if (!op) {
-          if (foresees()) history_.needed(*goal);
-          fetch(*goal);
-          finish(*goal, true);
+          miss(*goal);
           rescues = 0;
           continue;
         }

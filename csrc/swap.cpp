@@ -1,11 +1,12 @@
 // Swapping: bytes leave for a tier outside the arena and come back, beside the program.
 //
-// A transfer has begun, is under way, and is finished: by the program thread, between ops or when it has to wait. On its
-// way out a storage is still resident; ops may read it, and whoever wants to overwrite, move or drop it waits. On its way in
-// it has a raw block, which counts like every other. What dies meanwhile leaves its block to the transfer.
+// A transfer begins, is under way, and is finished: between two ops, or when somebody has to wait for it. On its way out a
+// storage is still resident; ops may read it, but it neither leaves nor moves, and an op that overwrites it calls the
+// transfer off or waits. On its way in it has a raw block, which counts like every other. What dies meanwhile leaves its
+// block to the transfer.
 //
-// Nobody has to wait where the engine is ahead: what the next window would swap is written while ops run (clean_ahead), and
-// what the history says is used soon is read (prefetch). Both are guesses, and only cost time.
+// Nobody has to wait where the engine is ahead: what is worth the most outside is written while ops run (clean_ahead), and
+// what the history says is used soon is read (prefetch). Both are guesses, and only cost time. Decision 15.
 #include <algorithm>
 #include <limits>
 #include <string>
@@ -38,6 +39,7 @@ void Engine::begin_out(Storage& storage) {
   if (!ticket) return refused(storage);
   transfers_.push_back({ticket, &storage, storage.block, Transit::out, 0, storage.bytes});
   storage.transit = Transit::out;
+  transferring_ = true;
   out_.bytes += storage.bytes;
   price_swap(storage);
 }
@@ -48,6 +50,17 @@ void Engine::begin_in(Storage& storage, Block* block) {
   transfers_.push_back({ticket, &storage, block, Transit::in, 0, storage.bytes});
   storage.transit = Transit::in;
   in_.bytes += storage.bytes;
+}
+
+// Needed now.
+void Engine::miss(Storage& storage) {
+  if (storage.transit == Transit::none) {
+    ++counts_.prefetch_misses;
+    last_missed_ = storage.id;
+    if (foresees()) history_.needed(storage);
+    fetch(storage);
+  }
+  finish(storage, true);
 }
 
 bool Engine::finish(Storage& storage, bool wait) {
@@ -163,11 +176,9 @@ bool Engine::clean(std::span<Storage* const> leaving) {
   return all;
 }
 
-// Begins to bring back what is needed now.
+// Begins to bring it back, whatever has to leave for it.
 void Engine::fetch(Storage& storage) {
   if (storage.transit != Transit::none) return;
-  ++counts_.prefetch_misses;
-  last_missed_ = storage.id;
   ++storage.pins;
   Block* block = nullptr;
   try {
@@ -193,9 +204,9 @@ void Engine::lose(Storage& storage) {
 }
 
 void Engine::overwriting(std::span<Storage* const> written) {
+  if (!transferring_) return;
+  const Lock lock(mutex_);
   for (Storage* storage : written) {
-    if (storage->transit == Transit::none && !storage->page) continue;
-    const Lock lock(mutex_);
     if (!call_off(*storage)) still(*storage);
     if (!storage->source()) continue;  // a page of what can be made again stays with the old version
     drop_page(*storage);
@@ -239,7 +250,7 @@ void Engine::tend_transfers(Seconds cost) {
 void Engine::clean_ahead() {
   constexpr Seconds kAhead = 0.01;  // of writing, at a time
   constexpr double kWorthwhile = 2;
-  constexpr Bytes kNews = 64;       // part of the budget that has changed since the last time
+  constexpr Bytes kNews = 64;  // part of the budget that has changed since the last time
   if (out_.bytes || price_ <= 0 || news_ < options_.budget / kNews) return;
   news_ = 0;
   worthy_.clear();

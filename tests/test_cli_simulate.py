@@ -149,7 +149,7 @@ def test_blocks_are_aligned_as_on_the_device_that_the_trace_is_of(tmp_path, caps
 
 def test_an_unknown_policy_is_answered_with_the_known_ones(step, capsys):
     sentence = refused(capsys, "simulate", step, "--budget", "50%", "--policy", "fifo")
-    assert sentence == "unknown policy 'fifo'; the known ones are coop, coop-paper, dtr, dtr-eq, dte, lru"
+    assert sentence == "unknown policy 'fifo'; the known ones are coop, coop-paper, dtr, dtr-eq, dte, delta, lru"
 
 
 def _newer(content):

@@ -104,6 +104,7 @@ void use_scratch(FakeDriver& driver, check::Random& random, std::atomic<std::uin
 void run(const Options& options, std::uint64_t seed, int steps) {
   const check::Context a("policy", static_cast<int>(options.policy)), b("seed", seed);
   FakeDriver driver(options);
+  driver.patience = options.swap ? 3 : 0;
   driver.many_threads = true;
   Queue queue;
   std::atomic<std::uint64_t> served{0};
@@ -177,9 +178,12 @@ void run(const Options& options, std::uint64_t seed, int steps) {
 }  // namespace
 
 TEST(kernels_threads_allocate_and_others_let_go_while_ops_run_and_are_replayed) {
-  for (const PolicyKind policy : {PolicyKind::coop, PolicyKind::dtr, PolicyKind::dte, PolicyKind::lru}) {
+  for (const PolicyKind policy :
+       {PolicyKind::coop, PolicyKind::dtr, PolicyKind::dte, PolicyKind::lru, PolicyKind::delta}) {
     for (const bool keep_dead : {true, false}) {
       Options options;
+      options.swap = keep_dead && (policy == PolicyKind::coop || policy == PolicyKind::delta);
+      options.swap_least = 1;
       options.policy = policy;
       options.budget = 5000;
       options.alignment = 16;

@@ -113,7 +113,7 @@ def test_image_model(make):
     same_in_budget(image_model(make))
 
 
-@pytest.mark.parametrize("policy", ["coop-paper", "dtr", "dtr-eq", "dte", "lru"])
+@pytest.mark.parametrize("policy", ["coop-paper", "dtr", "dtr-eq", "dte", "delta", "lru"])
 def test_every_policy_trains_a_transformer_and_a_conv_net(policy):
     # The policies as published are content with less: 0.7 only, and what the paper's own cannot do is not asked of it.
     same_in_budget(language_model(gpt2), ratios=(0.7,), policy=policy)
