@@ -68,25 +68,35 @@ class Contest:
             self.base, name=name, policy=policy, budget=int(budget), switches=tuple(switches.items())
         )
 
-    def ways(self, folder: str) -> list[Way]:
+    def heats(self, folder: str) -> list[list[Way]]:
+        """Ways that take turns with each other and with eager, as many as fit into the machine's memory at once."""
         peak, saved = self.eager.total, self.outside.total
-        made = [self.base, *(dataclasses.replace(self.base, name=name) for name in ("save_on_cpu", "save_on_disk"))]
-        for ratio in self.settings.ratios:
-            made += [
+        heats = [
+            [
+                self.base,
                 self.coop(f"coop+swap@{ratio}", "coop", ratio * peak, swap="16GiB"),
                 self.coop(f"delta+swap@{ratio}", "delta", ratio * peak, swap="16GiB"),
                 self.coop(f"coop@{ratio}", "coop", ratio * peak),
             ]
-        made.append(self.coop("coop+swap@save_on_cpu", "coop", saved, swap="16GiB"))
-        made.append(self.coop("coop+disk@save_on_disk", "coop", saved, swap=("disk", folder)))
-        return made
+            for ratio in self.settings.ratios
+        ]
+        plain = (dataclasses.replace(self.base, name=name) for name in ("save_on_cpu", "save_on_disk"))
+        memory = self.coop("coop+swap@save_on_cpu", "coop", saved, swap="16GiB")
+        return [
+            *heats,
+            [self.base, *plain, memory, self.coop("coop+disk@save_on_disk", "coop", saved, swap=("disk", folder))],
+        ]
 
     def run(self) -> list[dict[str, Any]]:
+        with tempfile.TemporaryDirectory() as folder:
+            found = [row for heat in self.heats(folder) for row in self.heat(heat)]
+        return [row for i, row in enumerate(found) if i == 0 or row["method"] != "eager"]
+
+    def heat(self, ways: list[Way]) -> list[dict[str, Any]]:
         rows: dict[str, dict[str, Any]] = {}
         trainers: dict[str, Trainer] = {}
         outcomes: dict[str, Outcome] = {}
-        with tempfile.TemporaryDirectory() as folder, progress() as bar:
-            ways = self.ways(folder)
+        with progress() as bar:
             task = bar.add_task("", total=len(ways) * (1 + self.settings.rounds))
 
             def tick(name: str) -> None:

@@ -348,7 +348,7 @@ class Engine {
   Bytes floor_ = 0;
   Road out_, in_;
   std::vector<Underway> transfers_;
-  std::atomic<bool> transferring_ = false;  // something has gone outside, ever
+  std::atomic<bool> transferring_ = false;       // something has gone outside, ever
   bool refused_ = false, room_outside_ = false;  // the tier took something not, and has let something go since
   Bytes news_ = 0;  // bytes that have come or left since it was last considered what to write
   std::vector<std::pair<double, Storage*>> worthy_;
