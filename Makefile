@@ -44,11 +44,13 @@ bench: .venv/.built .venv/.dev ## all benchmarks, with tables, pictures and JSON
 	$(BIN)/python benchmarks/scaling.py --json results/scaling.json
 	$(BIN)/python benchmarks/simulator.py --json results/simulator.json
 	$(BIN)/python benchmarks/planners.py --json results/planners.json
+	$(BIN)/python benchmarks/swap.py --json results/swap.json
 
 results: .venv/.built .venv/.dev ## docs/results*.md, out of docs/figures/*.json
 	$(BIN)/python benchmarks/results.py
 	$(BIN)/python benchmarks/simulation.py
 	$(BIN)/python benchmarks/planning.py
+	$(BIN)/python benchmarks/swapping.py
 
 build: .venv/.built ## the virtual environment and the extension
 

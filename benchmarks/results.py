@@ -39,7 +39,7 @@ class Page:
         self.data = {}
         for file in files:
             content = json.loads(file.read_text())
-            if content["benchmark"] in ("simulation", "simulator", "planners"):  # a page of its own
+            if content["benchmark"] in ("simulation", "simulator", "planners", "swap"):  # a page of its own
                 continue
             before = self.data.setdefault(content["benchmark"], content | {"rows": []})["rows"]
             # Each run of the benchmark has its own eager row, to which its ratios refer; the page shows one.

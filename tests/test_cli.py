@@ -180,6 +180,7 @@ def test_a_script_whose_parameters_do_not_fit_runs_with_a_tier(tmp_path, where):
     assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
     report = REPORT.search(done.stderr)[0]
     assert re.search(r"swapped out, in +│ [1-9]\d*\.\d\d MiB, [1-9]\d*\.\d\d MiB", report)
+    assert re.search(r"hidden behind ops +│ \d+% of that", report)
     assert re.search(r"transfers +│ \d+\.\d\d s", report)
     assert sorted(path.name for path in tmp_path.iterdir()) == [script]
 

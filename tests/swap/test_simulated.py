@@ -83,6 +83,7 @@ def test_the_command_tells_what_was_swapped(tmp_path, capsys):
     )
     found = json.loads(ended.out)
     assert found["status"] == "ok" and found["swapped_in"] > 0 and found["transfer_seconds"] > 0
+    assert found["hidden_seconds"] >= 0 and found["prefetch_hits"] + found["prefetch_misses"] > 0
     for wrong in ("12GB", "1,2,3", "0,1GB", "fast,1GB"):
         assert (
             command(capsys, "simulate", tmp_path / "step.trace", "--budget", budget, "--swap-bandwidth", wrong).code

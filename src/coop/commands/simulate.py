@@ -93,6 +93,9 @@ def simulate(
     return work
 
 
+_SWAPPED = ("swapped_out", "swapped_in", "transfer_seconds", "hidden_seconds", "prefetch_hits", "prefetch_misses")
+
+
 def _swapping(bandwidth: str) -> dict[str, Any]:
     """The switches for it."""
     rates = bandwidth.split(",")
@@ -118,9 +121,8 @@ def _on_the_engine(
     count = above_the_floor(player, budget, floor)
     result = player.play(count, variant.policy, steps=steps, limit=limit, plan=plan, **switches)
     figures = result.to_json() | {"unlimited_peak": player.peak, "floor": floor.bytes}
-    if swap:
-        stats = result.stats
-        figures |= {name: getattr(stats, name) for name in ("swapped_out", "swapped_in", "transfer_seconds")}
+    if switches.get("swap"):
+        figures |= {name: getattr(result.stats, name) for name in _SWAPPED}
     if plan is not None:
         figures |= {"planner": plan.planner, "planned_steps": result.stats.planned_steps}
     if result.failed is not None:
@@ -171,6 +173,9 @@ def _print(figures: dict[str, Any]) -> None:
         "swapped_out": exactly,
         "swapped_in": exactly,
         "transfer_seconds": _milliseconds,
+        "hidden_seconds": _milliseconds,
+        "prefetch_hits": lambda count: f"{count:,}",
+        "prefetch_misses": lambda count: f"{count:,}",
         "moved_bytes": exactly,
         "fragmentation": lambda share: f"{share:.1%}",
         "searches": lambda count: f"{count:,}",
