@@ -52,7 +52,7 @@ void Engine::give_back(Block* block) {
 
 void Engine::note_use() {
   if (const Bytes now = in_use(); now > peak_) peak_ = now;
-  if (const Bytes now = (options_.swap ? 0 : sources_) + operands_ + raw_; now > floor_) floor_ = now;
+  if (const Bytes now = (options_.swap ? 0 : sources_) + operands_ + raw_ - carried_; now > floor_) floor_ = now;
 }
 
 void Engine::free(Bytes offset) {
@@ -227,6 +227,7 @@ Block* Engine::release_block(Storage& storage) {
     storage.transit = Transit::none;
     arena_.unsettle(block);
     raw_ += block->bytes;
+    carried_ += block->bytes;
     note(EventKind::place, nullptr, block->offset, block->bytes);
     return block;
   }

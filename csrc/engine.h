@@ -305,6 +305,7 @@ class Engine {
   bool foresees() const { return options_.swap && options_.foresee; }
   void price_swap(Storage& storage);
   void drop_page(Storage& storage);
+  void learn(Storage& storage, bool useful);
   void tend_transfers(Seconds cost);
   void clean_ahead();
   void prefetch();
@@ -348,6 +349,8 @@ class Engine {
   Bytes floor_ = 0;
   Road out_, in_;
   std::vector<Underway> transfers_;
+  Bytes carried_ = 0;  // raw bytes that belong to them
+  bool retired_ = false;
   std::atomic<bool> transferring_ = false;       // something has gone outside, ever
   bool refused_ = false, room_outside_ = false;  // the tier took something not, and has let something go since
   Bytes news_ = 0;  // bytes that have come or left since it was last considered what to write
@@ -365,6 +368,7 @@ class Engine {
   Seconds look_again_ = 0;         // when the first of these has to be on its way
   std::uint64_t last_missed_ = 0;  // the storage that was missed last
   Seconds longest_op_ = 0;         // of late
+  double useful_ = 0.5;            // share of what was written ahead that left before it was overwritten, of late
   double price_ = 0;               // of a byte for a second, the most that searches have paid of late
   std::unordered_set<Storage*> held_evicted_;
   Orphans orphans_;

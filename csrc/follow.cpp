@@ -149,7 +149,7 @@ void Follower::carry_out(const std::vector<Planned::Step>& steps, Lock& lock) {
         case Planned::Kind::compute: compute(number, lock); break;
         case Planned::Kind::free: free(number); break;
         case Planned::Kind::out:
-          if (Storage* storage = storages_[number]; storage && storage->producer && storage->block) {
+          if (Storage* storage = storages_[number]; storage && storage->producer && storage->block && !storage->locks) {
             engine_.begin_out(*storage);
           }
           break;
@@ -283,7 +283,7 @@ void Follower::bind(std::uint32_t value, Storage* storage) {
 
 void Follower::want(std::uint32_t value) {
   Storage* storage = storages_[value];
-  if (!storage || wanted_[value] || storage->evicted()) return;
+  if (!storage || wanted_[value] || (storage->evicted() && storage->transit != Transit::in)) return;
   wanted_[value] = true;
   ++storage->wanted;
 }

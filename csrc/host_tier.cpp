@@ -13,7 +13,7 @@ std::uint32_t HostTier::write(const void* memory, Bytes bytes) {
   std::uint32_t number = 0;
   void* to = nullptr;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<std::mutex> held(lock());
     std::vector<std::uint32_t>& spare = free_[bytes];
     if (!spare.empty()) {
       number = spare.back();
@@ -56,7 +56,7 @@ bool HostTier::make_room(Bytes bytes) {
 bool HostTier::read(std::uint32_t number, void* memory) {
   Slot slot;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<std::mutex> held(lock());
     slot = slots_.at(number);
   }
   std::memcpy(memory, slot.memory, slot.bytes);
@@ -64,7 +64,7 @@ bool HostTier::read(std::uint32_t number, void* memory) {
 }
 
 void HostTier::drop(std::uint32_t number) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard<std::mutex> held(lock());
   free_[slots_.at(number).bytes].push_back(number);
 }
 

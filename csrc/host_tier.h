@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 #include <vector>
 
@@ -30,8 +29,7 @@ class HostTier final : public Tier {
   bool make_room(Bytes bytes);
 
   const Bytes limit_;
-  std::mutex mutex_;  // of what follows; transfers run beside each other
-  Bytes taken_ = 0;   // by slots, in use or not
+  Bytes taken_ = 0;  // by slots, in use or not
   std::vector<Slot> slots_{1};
   std::vector<std::uint32_t> numbers_;                          // of slots without memory
   std::unordered_map<Bytes, std::vector<std::uint32_t>> free_;  // slots with memory and nothing in it, by size

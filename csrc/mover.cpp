@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <new>
+#include <system_error>
 
 namespace coop {
 
@@ -14,12 +16,6 @@ Seconds since(Clock::time_point start) { return std::chrono::duration<double>(Cl
 Mover::Mover(Tier& tier) : tier_(tier), owner_(getpid()) {}
 
 Mover::~Mover() {
-  if (alone()) {  // the threads were never here
-    for (Worker* worker : {&out_, &in_}) {
-      if (worker->thread.joinable()) worker->thread.detach();
-    }
-    return;
-  }
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     ending_ = true;
@@ -49,7 +45,12 @@ std::uint32_t Mover::begin(const Job& job) {
   if (!lock) return ticket;
   Worker& worker = job.out ? out_ : in_;
   worker.queue.push_back(ticket);
-  if (!worker.thread.joinable()) worker.thread = std::thread([this, &worker] { work(worker); });
+  if (!worker.thread.joinable()) {
+    try {
+      worker.thread = std::thread([this, &worker] { work(worker); });
+    } catch (const std::system_error&) {  // no more threads: whoever waits for it does it himself
+    }
+  }
   worker.more.notify_one();
   return ticket;
 }
@@ -72,9 +73,13 @@ void Mover::run(Job& job, std::unique_lock<std::mutex>& lock) {
   const bool locked = lock.owns_lock();
   if (locked) lock.unlock();
   const auto start = Clock::now();
-  if (job.out) {
-    job.page = tier_.write(job.memory, job.bytes);
-  } else if (!tier_.read(job.page, job.memory)) {
+  try {
+    if (job.out) {
+      job.page = tier_.write(job.memory, job.bytes);
+    } else if (!tier_.read(job.page, job.memory)) {
+      job.page = 0;
+    }
+  } catch (const std::bad_alloc&) {
     job.page = 0;
   }
   const Seconds seconds = since(start);

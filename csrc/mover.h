@@ -19,7 +19,7 @@ namespace coop {
 class Mover {
  public:
   explicit Mover(Tier& tier);
-  // What has not begun is not done.
+  // What has not begun is not done. Not in a forked process: see alone.
   ~Mover();
   Mover(const Mover&) = delete;
   Mover& operator=(const Mover&) = delete;
@@ -31,6 +31,8 @@ class Mover {
   Transfer finish(std::uint32_t ticket, bool wait);
   // True: it had not begun, and will not.
   bool cancel(std::uint32_t ticket);
+  // In a forked process: the threads were never here, and what they wait on cannot be destroyed.
+  bool alone() const;
 
  private:
   enum class State : std::uint8_t { waiting, running, done };
@@ -51,7 +53,6 @@ class Mover {
   std::uint32_t begin(const Job& job);
   void work(Worker& worker);
   void run(Job& job, std::unique_lock<std::mutex>& lock);
-  bool alone() const;
 
   Tier& tier_;
   const int owner_;  // the process: a forked one has no workers

@@ -14,7 +14,7 @@ PageFile::~PageFile() {
 }
 
 bool PageFile::open() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard<std::mutex> held(lock());
   return open_unlocked();
 }
 
@@ -35,7 +35,7 @@ std::uint32_t PageFile::write(const void* memory, Bytes bytes) {
   std::uint32_t number = 0;
   Bytes offset = 0;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<std::mutex> held(lock());
     if (!bytes || !open_unlocked() || owner_ != getpid()) return 0;
     std::vector<std::uint32_t>& spare = free_[bytes];
     if (spare.empty()) {
@@ -60,7 +60,7 @@ std::uint32_t PageFile::write(const void* memory, Bytes bytes) {
     done += static_cast<Bytes>(count);
   }
   const std::uint64_t digest = digest_of(memory, bytes);
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard<std::mutex> held(lock());
   slots_[number].digest = digest;
   return number;
 }
@@ -68,7 +68,7 @@ std::uint32_t PageFile::write(const void* memory, Bytes bytes) {
 bool PageFile::read(std::uint32_t number, void* memory) {
   Slot slot;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<std::mutex> held(lock());
     slot = slots_.at(number);
   }
   char* to = static_cast<char*>(memory);
@@ -82,7 +82,7 @@ bool PageFile::read(std::uint32_t number, void* memory) {
 }
 
 void PageFile::drop(std::uint32_t number) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard<std::mutex> held(lock());
   free_[slots_.at(number).bytes].push_back(number);
 }
 

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -38,7 +37,6 @@ class PageFile final : public Tier {
 
   const std::string folder_;
   const Bytes limit_;
-  std::mutex mutex_;  // of what follows; transfers run beside each other
   int file_ = -1;
   int owner_ = 0;  // the process: a forked one has the same file and another idea of what is in it
   bool broken_ = false;

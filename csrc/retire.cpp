@@ -33,6 +33,7 @@ std::size_t Engine::retire(Bytes spare) {
   std::vector<Storage*> outside, pinned;
   if (follower_) follower_->let_go();
   finish_all(true);
+  retired_ = true;
   orphans_.clear();
   for (Block* block = arena_.first(); block; block = block->next) {
     if (block->storage && block->storage->pins) pinned.push_back(block->storage);

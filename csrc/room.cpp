@@ -11,6 +11,7 @@ namespace coop {
 namespace {
 
 constexpr double kForgetting = 0.998;  // of the price, with each search
+constexpr double kJump = 2;            // that it may make
 
 class Watch {
  public:
@@ -48,6 +49,7 @@ Block* Engine::make_room(Bytes bytes, Side side) {
     note(EventKind::search, nullptr, 0, needed, seconds);
     if (!run.first && !transfers_.empty()) {  // what is under way may be in the way
       finish_all(true);
+      scene.now = now_;
       block = arena_.allocate(bytes, side);
       continue;
     }
@@ -68,7 +70,9 @@ Block* Engine::make_room(Bytes bytes, Side side) {
   }
   terms_ = scene.found;
   price_ *= kForgetting;
-  if (terms_.price != Terms().price) price_ = std::max(price_, terms_.price);
+  if (terms_.price != Terms().price && !scene.wanted_too) {  // what is wanted has no price
+    price_ = std::max(price_, price_ > 0 ? std::min(terms_.price, kJump * price_) : terms_.price);
+  }
   fragmentation_sum_ += static_cast<double>(arena_.free_bytes()) / static_cast<double>(arena_.capacity());
   ++fragmentation_count_;
   room_seconds_ += all.seconds();
@@ -103,6 +107,7 @@ Block* Engine::evict(Storage& storage) {
   }
   note(EventKind::evict, storage);
   storage.fetched = false;
+  learn(storage, storage.page);
   news_ += storage.bytes;
   Block* hole = release_block(storage);
   left(storage);

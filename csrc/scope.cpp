@@ -81,6 +81,7 @@ Scope::~Scope() {
     std::erase(scopes(), this);  // a scope that was never opened
   }
   engine_.reset();
+  if (mover_ && mover_->alone()) static_cast<void>(mover_.release());
   mover_.reset();
   munmap(base_, kReserve * mapped_);
 }

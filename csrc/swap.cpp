@@ -18,7 +18,10 @@ namespace coop {
 
 namespace {
 constexpr Seconds kNever = std::numeric_limits<Seconds>::infinity();
-}
+
+// Outside, and somebody will want it.
+bool waits(const Storage& storage) { return storage.transit == Transit::none && !storage.spare(); }
+}  // namespace
 
 void Engine::Road::measure(Bytes done, const Transfer& transfer) {
   constexpr double kWeight = 0.2;
@@ -47,6 +50,7 @@ void Engine::begin_out(Storage& storage) {
 // Into a raw block.
 void Engine::begin_in(Storage& storage, Block* block) {
   const std::uint32_t ticket = driver_.begin_in(storage.page, block->offset, storage.bytes, now_);
+  carried_ += block->bytes;
   transfers_.push_back({ticket, &storage, block, Transit::in, 0, storage.bytes});
   storage.transit = Transit::in;
   in_.bytes += storage.bytes;
@@ -76,7 +80,7 @@ bool Engine::finish(Underway& transfer, bool wait) {
   const bool out = done.direction == Transit::out;
   Road& road = out ? out_ : in_;
   road.bytes -= done.bytes;
-  road.measure(done.bytes, result);
+  if (result.page) road.measure(done.bytes, result);
   now_ += result.waited;
   counts_.transfer_seconds += result.seconds;
   counts_.hidden_seconds += std::max(result.seconds - result.waited, 0.0);
@@ -84,6 +88,7 @@ bool Engine::finish(Underway& transfer, bool wait) {
     ++(out ? counts_.swaps_out : counts_.swaps_in);
     (out ? counts_.swapped_out : counts_.swapped_in) += done.bytes;
   }
+  if (!out || !done.storage) carried_ -= done.block->bytes;
   if (!done.storage) {
     give_back(done.block);
     if (const std::uint32_t page = out ? result.page : done.page) driver_.drop_page(page);
@@ -146,7 +151,15 @@ void Engine::left(Storage& storage) {
   }
 }
 
+// Was it worth while to write it ahead?
+void Engine::learn(Storage& storage, bool useful) {
+  constexpr double kWeight = 0.05, kLeast = 0.1;
+  if (!std::exchange(storage.ahead, false)) return;
+  useful_ = std::max(useful_ + kWeight * (useful - useful_), kLeast);
+}
+
 void Engine::drop_page(Storage& storage) {
+  learn(storage, false);
   if (!storage.page) return;
   outside_.erase(&storage);
   driver_.drop_page(std::exchange(storage.page, 0));
@@ -156,7 +169,8 @@ void Engine::drop_page(Storage& storage) {
 // What the program would wait for: until it has been written, if it were to leave now, and for some of its coming back.
 void Engine::price_swap(Storage& storage) {
   if (!options_.swap || storage.bytes < options_.swap_least || storage.foreign) return;
-  const Seconds cost = (storage.page ? 0 : out_.seconds(storage.bytes)) + in_.noticed(storage.bytes);
+  const Seconds in = std::max(in_.noticed(storage.bytes), options_.swap_load * in_.seconds(storage.bytes));
+  const Seconds cost = (storage.page ? 0 : out_.seconds(storage.bytes)) + in;
   const bool less = cost < storage.swap_cost;
   storage.swap_cost = cost;
   if (less) got_cheaper(storage);
@@ -241,6 +255,7 @@ void Engine::tend_transfers(Seconds cost) {
   logged_ = false;
   longest_op_ = std::max(kForgetting * longest_op_, cost);
   finish_all(false);
+  if (retired_) return;
   clean_ahead();
   prefetch();
 }
@@ -262,7 +277,8 @@ void Engine::clean_ahead() {
     Seconds value = price_ * bytes * idle;
     bool exact = false;
     if (storage->producer) value = std::min(value, lineage_.least_cost(*storage, exact));
-    value -= in_.noticed(storage->bytes) + options_.swap_load * out_.seconds(storage->bytes);
+    const Seconds in = std::max(in_.noticed(storage->bytes), options_.swap_load * in_.seconds(storage->bytes));
+    value = useful_ * (value - in) - options_.swap_load * out_.seconds(storage->bytes);
     if (value > 0) worthy_.emplace_back(value / bytes, storage);
   }
   const auto less = [](const auto& a, const auto& b) {
@@ -275,7 +291,9 @@ void Engine::clean_ahead() {
     worthy_.pop_back();
     // It has to be outside and back before it is used, and be of use in between.
     const Seconds away = out_.seconds(out_.bytes + storage.bytes) + in_.seconds(storage.bytes);
-    if (storage.idle(now_, counts_.op_seconds) > kWorthwhile * away) begin_out(storage);
+    if (storage.idle(now_, counts_.op_seconds) <= kWorthwhile * away) continue;
+    begin_out(storage);
+    storage.ahead = storage.transit == Transit::out;
   }
 }
 
@@ -287,15 +305,15 @@ void Engine::prefetch() {
     const Seconds ran = counts_.op_seconds;
     for (int i = 0; i < kMost && ran >= look_again_; ++i) {
       look_again_ = latest_fetch();
-      const auto first = std::find_if(outside_.begin(), outside_.end(),
-                                      [](const Storage* storage) { return storage->transit == Transit::none; });
+      const auto first =
+          std::find_if(outside_.begin(), outside_.end(), [](const Storage* storage) { return waits(*storage); });
       if (ran < look_again_ || first == outside_.end() || !fetch_ahead(**first)) return;
     }
   } else if (last_missed_) {
     // A backward pass wants what was made before what it has just wanted.
     Storage* found = nullptr;
     for (Storage* storage : outside_) {
-      if (storage->id < last_missed_ && (!found || storage->id > found->id)) found = storage;
+      if (waits(*storage) && storage->id < last_missed_ && (!found || storage->id > found->id)) found = storage;
     }
     if (found && fetch_ahead(*found)) last_missed_ = found->id;
   }
@@ -307,7 +325,7 @@ Seconds Engine::latest_fetch() const {
   Seconds on_the_way = in_.seconds(in_.bytes), latest = kNever;
   for (const Storage* storage : outside_) {
     if (storage->next_use == 0) break;
-    if (storage->transit != Transit::none) continue;
+    if (!waits(*storage)) continue;
     on_the_way += in_.seconds(storage->bytes);
     latest = std::min(latest, storage->next_use - kMargin * on_the_way);
   }
@@ -322,10 +340,10 @@ bool Engine::fetch_ahead(Storage& storage) {
   Block* block = room_for(storage);
   if (!block) return false;
   raw_ += block->bytes;
-  note_use();
   note(EventKind::place, nullptr, block->offset, block->bytes);
   storage.fetched = true;
   begin_in(storage, block);
+  note_use();
   return true;
 }
 
@@ -337,13 +355,19 @@ Block* Engine::room_for(const Storage& storage) {
   Scene scene = this->scene(Side::low);
   const Run run = policy_->choose(scene, needed);
   if (!run.first) return nullptr;
+  Bytes gain = 0;
+  for (const Block* beside : {run.first->prev, run.last->next}) {
+    if (beside && beside->state == Block::State::free) gain += beside->bytes;
+  }
   for (Block* block = run.first;; block = block->next) {
+    gain += block->bytes;
     if (const Storage* there = block->storage) {
       const bool later = there->spare() || (there->page && there->next_use > storage.next_use);
       if (!later || there->transit != Transit::none || stays(scene, *block->storage)) return nullptr;
     }
     if (block == run.last) break;
   }
+  if (gain < needed) return nullptr;  // a policy that takes one at a time
   Block* hole = clear(run, scene);
   return hole && hole->bytes >= needed ? arena_.take(hole, needed, Side::low) : nullptr;
 }

@@ -1,12 +1,17 @@
 // A tier: where the bytes of storages go that leave the arena and are not made again.
 #pragma once
 
+#include <pthread.h>
+
 #include <cstdint>
+#include <mutex>
 
 #include "types.h"
 
 namespace coop {
 
+// Transfers run beside each other, on threads. All that is not a transfer is done under one lock for all tiers, which
+// nobody holds while the process is forked: a child finds every tier as it should be.
 class Tier {
  public:
   virtual ~Tier() = default;
@@ -15,6 +20,16 @@ class Tier {
   // False: the bytes are not what they were, or cannot be read.
   virtual bool read(std::uint32_t slot, void* memory) = 0;
   virtual void drop(std::uint32_t slot) = 0;
+
+ protected:
+  static std::mutex& lock() {
+    static std::mutex& only = *[] {
+      static auto* made = new std::mutex;
+      pthread_atfork([] { made->lock(); }, [] { made->unlock(); }, [] { made->unlock(); });
+      return made;
+    }();
+    return only;
+  }
 };
 
 }  // namespace coop

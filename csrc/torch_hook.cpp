@@ -253,6 +253,8 @@ class Call {
       scope_.empty_trash();
       rethrow();
     }
+    scope_.note_op(info_.name, cost_);
+    engine_.ran(cost_);  // of a custom operator: nothing beyond the ops that it called
     engine_.after_planned(made_, operands_.written);
     scope_.empty_trash();
   }
@@ -605,8 +607,6 @@ class Call {
     late_.clear();
     forget_snapshots();
     leave();
-    scope_.note_op(info_.name, cost_);
-    engine_.ran(cost_);  // of a custom operator: nothing beyond the ops that it called
   }
 
   [[noreturn]] void rethrow() {

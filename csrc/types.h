@@ -96,6 +96,7 @@ struct alignas(64) Storage {
   bool lost = false;         // its bytes are nowhere, for good
   bool in_hand = false;      // the driver has just been given it, and will ask to reconsider it
   bool fetched = false;      // brought back before anybody asked, and not used since
+  bool ahead = false;        // written before it had to leave, and has not left since
   Transit transit = Transit::none;
 
   Bytes bytes = 0;
@@ -221,7 +222,7 @@ struct Options {
   double swap_out = 2e9;               // bytes per second to there, to begin with: then it is measured
   double swap_in = 2e9;                // and back
   Bytes swap_least = 1 << 16;          // storages below this size do not swap
-  double swap_load = 0.25;             // of a transfer's time, what the ops beside it lose
+  double swap_load = 0.5;              // of a transfer's time, what the ops beside it lose
   bool foresee = true;                 // with swap: what the last step did is expected of this one
   int checks = 0;                      // level of rule checks
 };

@@ -127,3 +127,16 @@ def test_a_disk_that_is_full_is_a_tier_that_is_full(tmp_path, peak):
     enough = script(tmp_path, 4 * peak, 3, limit)
     done = subprocess.run([sys.executable, "-c", enough], capture_output=True, text=True, check=True)
     assert len(done.stdout.splitlines()) == 3
+
+
+def test_a_forked_process_may_leave_the_scope(tmp_path, peak):
+    """Its copy of the scope has no threads that transfer anything. (It runs no kernel: OpenMP does not live through a fork.)"""
+    forked = script(tmp_path, peak, 3) + textwrap.indent(
+        "import os\nchild = os.fork()\nif child:\n    assert os.waitpid(child, 0)[1] == 0\nelse:\n    signal.alarm(60)\n",
+        "    ",
+    )
+    program = forked + "print('left', training.model[0].bias[0].item(), flush=True)\n"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    left = [line for line in done.stdout.splitlines() if line.startswith("left")]
+    assert len(left) == 2 and left[0] == left[1]

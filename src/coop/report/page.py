@@ -43,9 +43,9 @@ def points(value: float | None) -> str:
 
 def how_to_read(results: Results) -> str:
     if not results.distance:
-        return "Time in ops, recomputation and moves included, over time in ops without a limit, less 1. -: does not run.\n"
+        return "Time in ops, recomputation, moves and waiting for transfers included, over time in ops without a limit, less 1. -: does not run.\n"
     return (
-        "Time in ops, recomputation and moves included, over time in ops without a limit, less 1; the mean of three ratios, "
+        "Time in ops, recomputation, moves and waiting for transfers included, over time in ops without a limit, less 1; the mean of three ratios, "
         f"{results.distance:g} apart. (n of 3): only n of them run, and the mean is over those. -: none runs.\n"
     )
 

@@ -28,7 +28,7 @@ class Simulation:
     status: str
     """ok, out_of_memory or thrash."""
     overhead: float | None
-    """Time in ops, recomputation and moves included, over time in ops without a limit. None: it did not run to its end."""
+    """Time in ops, recomputation, moves and waiting for transfers included, over time in ops without a limit. None: it did not run to its end."""
     budget: int
     ratio: float
     """Of the budget to the step's own peak."""
