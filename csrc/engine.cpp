@@ -200,7 +200,6 @@ void Engine::reconsider(Storage& storage) {
 void Engine::forget(Storage& storage) {
   if (follower_) follower_->forgotten(storage);
   orphans_.remove(storage);
-  history_.forgotten(storage);
   if (storage.transit == Transit::in) {  // the page goes when it has been read
     outside_.erase(&storage);
     Underway& transfer = underway(storage);
@@ -208,6 +207,7 @@ void Engine::forget(Storage& storage) {
     transfer.storage = nullptr;
   }
   drop_page(storage);
+  history_.forgotten(storage);
   if (storage.block) {
     note(EventKind::free, storage);
     release_block(storage);

@@ -30,6 +30,8 @@ class History {
 
   // Whether it is known what comes next.
   bool known() const { return cursor_ != kNone; }
+  // Whether it was of use to write it ahead the last times, between 0 and 1; null: it has no role.
+  double* useful(const Storage& storage) { return storage.role ? &roles_[storage.role].useful : nullptr; }
   // From now on, how long the storage will not be used; 0: that is not known.
   Seconds idle(const Storage& storage);
 
@@ -55,6 +57,7 @@ class History {
     std::uint32_t era = 0;              // the cursor was set at this time
     std::uint32_t references = 0;       // in the log
     bool settled = false;               // it has been the same before
+    double useful = 0.5;
   };
 
   // Numbered from the beginning of time; the oldest are gone.

@@ -153,9 +153,10 @@ void Engine::left(Storage& storage) {
 
 // Was it worth while to write it ahead?
 void Engine::learn(Storage& storage, bool useful) {
-  constexpr double kWeight = 0.05, kLeast = 0.1;
+  constexpr double kWeight = 0.05, kOwnWeight = 0.5, kLeast = 0.1;
   if (!std::exchange(storage.ahead, false)) return;
   useful_ = std::max(useful_ + kWeight * (useful - useful_), kLeast);
+  if (double* own = history_.useful(storage)) *own += kOwnWeight * (useful - *own);
 }
 
 void Engine::drop_page(Storage& storage) {
@@ -180,7 +181,9 @@ void Engine::price_swap(Storage& storage) {
 // False: one of them could not, and has to stay.
 bool Engine::clean(std::span<Storage* const> leaving) {
   for (Storage* storage : leaving) {
-    if (swaps(lineage_, *storage)) begin_out(*storage);
+    if (storage->page || !swaps(lineage_, *storage)) continue;
+    begin_out(*storage);
+    if (double* useful = history_.useful(*storage)) *useful = 1;  // it would have been
   }
   bool all = true;
   for (Storage* storage : leaving) {
@@ -278,7 +281,8 @@ void Engine::clean_ahead() {
     bool exact = false;
     if (storage->producer) value = std::min(value, lineage_.least_cost(*storage, exact));
     const Seconds in = std::max(in_.noticed(storage->bytes), options_.swap_load * in_.seconds(storage->bytes));
-    value = useful_ * (value - in) - options_.swap_load * out_.seconds(storage->bytes);
+    const double* own = history_.useful(*storage);
+    value = (own ? *own : useful_) * (value - in) - options_.swap_load * out_.seconds(storage->bytes);
     if (value > 0) worthy_.emplace_back(value / bytes, storage);
   }
   const auto less = [](const auto& a, const auto& b) {
