@@ -303,6 +303,7 @@ class Engine {
   void refused(Storage& storage);
   void left(Storage& storage);
   bool foresees() const { return options_.swap && options_.foresee; }
+  Seconds cost_of_reading(const Storage& storage) const;
   void price_swap(Storage& storage);
   void drop_page(Storage& storage);
   void learn(Storage& storage, bool useful);

@@ -167,11 +167,15 @@ void Engine::drop_page(Storage& storage) {
   room_outside_ = refused_;
 }
 
+// What the program notices of it, or what the ops beside it lose.
+Seconds Engine::cost_of_reading(const Storage& storage) const {
+  return std::max(in_.noticed(storage.bytes), options_.swap_load * in_.seconds(storage.bytes));
+}
+
 // What the program would wait for: until it has been written, if it were to leave now, and for some of its coming back.
 void Engine::price_swap(Storage& storage) {
   if (!options_.swap || storage.bytes < options_.swap_least || storage.foreign) return;
-  const Seconds in = std::max(in_.noticed(storage.bytes), options_.swap_load * in_.seconds(storage.bytes));
-  const Seconds cost = (storage.page ? 0 : out_.seconds(storage.bytes)) + in;
+  const Seconds cost = (storage.page ? 0 : out_.seconds(storage.bytes)) + cost_of_reading(storage);
   const bool less = cost < storage.swap_cost;
   storage.swap_cost = cost;
   if (less) got_cheaper(storage);
@@ -280,9 +284,9 @@ void Engine::clean_ahead() {
     Seconds value = price_ * bytes * idle;
     bool exact = false;
     if (storage->producer) value = std::min(value, lineage_.least_cost(*storage, exact));
-    const Seconds in = std::max(in_.noticed(storage->bytes), options_.swap_load * in_.seconds(storage->bytes));
     const double* own = history_.useful(*storage);
-    value = (own ? *own : useful_) * (value - in) - options_.swap_load * out_.seconds(storage->bytes);
+    value = (own ? *own : useful_) * (value - cost_of_reading(*storage)) -
+            options_.swap_load * out_.seconds(storage->bytes);
     if (value > 0) worthy_.emplace_back(value / bytes, storage);
   }
   const auto less = [](const auto& a, const auto& b) {
@@ -339,7 +343,6 @@ Seconds Engine::latest_fetch() const {
 // False: not now.
 bool Engine::fetch_ahead(Storage& storage) {
   constexpr Bytes kInFlight = 8;  // part of the budget, at most
-  if (storage.transit != Transit::none) return false;
   if (in_.bytes && in_.bytes + storage.bytes > options_.budget / kInFlight) return false;
   Block* block = room_for(storage);
   if (!block) return false;

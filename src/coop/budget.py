@@ -101,8 +101,13 @@ class Stats:
             return ""
         return (
             f"; {format_bytes(self.swapped_out)} swapped out and {format_bytes(self.swapped_in)} in, in "
-            f"{self.transfer_seconds:.3f} s, {self.hidden_seconds / (self.transfer_seconds or 1.0):.0%} of it hidden"
+            f"{self.transfer_seconds:.3f} s, {self.hidden_share:.0%} of it hidden"
         )
+
+    @property
+    def hidden_share(self) -> float:
+        """Of the time of transfers, what the program did not wait for."""
+        return self.hidden_seconds / (self.transfer_seconds or 1.0)
 
 
 @dataclasses.dataclass(frozen=True)

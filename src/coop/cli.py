@@ -138,7 +138,7 @@ def _swapped(stats: Stats) -> dict[str, str]:
     return {
         "swapped out, in": f"{format_bytes(stats.swapped_out)}, {format_bytes(stats.swapped_in)}",
         "transfers": _time_and_share(stats.transfer_seconds, stats),
-        "hidden behind ops": f"{stats.hidden_seconds / (stats.transfer_seconds or 1.0):.0%} of that",
+        "hidden behind ops": f"{stats.hidden_share:.0%} of that",
         "there in time, late": f"{stats.prefetch_hits:,}, {stats.prefetch_misses:,}",
     }
 
