@@ -136,7 +136,7 @@ def _train(connection: Connection, way: Way, warm_up: int) -> None:
 
 _COUNTED = ("evictions", "rematerialisations", "replays", "moves", "commits", "searches", "op_seconds", "recompute_seconds",
             "search_seconds", "move_seconds", "ops", "swaps_out", "swaps_in", "swapped_out", "swapped_in",
-            "transfer_seconds", "hidden_seconds", "prefetch_hits", "prefetch_misses")  # fmt: skip
+            "transfer_seconds", "hidden_seconds", "waited_seconds", "prefetch_hits", "prefetch_misses")  # fmt: skip
 
 
 def _since(before: Any, after: Any) -> dict[str, Any]:

@@ -486,6 +486,7 @@ Stats Engine::stats() const {
     stats.planned_ops = follower_->ops();
     stats.plan_losses = follower_->losses();
   }
+  stats.hidden_seconds = std::max(counts_.transfer_seconds - counts_.waited_seconds, 0.0);
   stats.fragmentation = fragmentation_count_ ? fragmentation_sum_ / static_cast<double>(fragmentation_count_) : 0;
   return stats;
 }

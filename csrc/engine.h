@@ -112,7 +112,8 @@ struct Stats {
   std::uint64_t planned_steps = 0, planned_ops = 0, plan_losses = 0;
   Bytes evicted_bytes = 0, moved_bytes = 0;
   Seconds op_seconds = 0, recompute_seconds = 0, search_seconds = 0, move_seconds = 0;
-  Seconds transfer_seconds = 0, hidden_seconds = 0;  // hidden: that the program did not wait for
+  Seconds transfer_seconds = 0, waited_seconds = 0;  // waited: by the program, for transfers
+  Seconds hidden_seconds = 0;                        // of transfers, that it did not wait for
   double fragmentation = 0;
 };
 

@@ -48,6 +48,7 @@ py::dict to_python(const Stats& s) {
   COOP_STAT(prefetch_misses);
   COOP_STAT(hidden_seconds);
   COOP_STAT(transfer_seconds);
+  COOP_STAT(waited_seconds);
   COOP_STAT(planned_steps);
   COOP_STAT(planned_ops);
   COOP_STAT(plan_losses);

@@ -83,7 +83,7 @@ bool Engine::finish(Underway& transfer, bool wait) {
   if (result.page) road.measure(done.bytes, result);
   now_ += result.waited;
   counts_.transfer_seconds += result.seconds;
-  counts_.hidden_seconds += std::max(result.seconds - result.waited, 0.0);
+  counts_.waited_seconds += result.waited;
   if (result.page) {
     ++(out ? counts_.swaps_out : counts_.swaps_in);
     (out ? counts_.swapped_out : counts_.swapped_in) += done.bytes;

@@ -28,9 +28,8 @@ def test_with_a_tier_sources_leave_and_the_floor_is_lower(trace, policy):
     stats = played.stats
     assert stats.swaps_in > 0 and stats.swapped_out > 0
     assert stats.transfer_seconds == pytest.approx((stats.swapped_in + stats.swapped_out) / 12e9)
-    whole = (
-        stats.op_seconds + stats.recompute_seconds + stats.move_seconds + stats.transfer_seconds - stats.hidden_seconds
-    )
+    assert stats.hidden_seconds == pytest.approx(stats.transfer_seconds - stats.waited_seconds)
+    whole = stats.op_seconds + stats.recompute_seconds + stats.move_seconds + stats.waited_seconds
     assert played.overhead == pytest.approx(whole / stats.op_seconds)
 
 

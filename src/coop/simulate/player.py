@@ -160,8 +160,8 @@ def simulate(trace: Trace, budget: int | float, policy: str = "coop", **options:
 
 
 def _overhead(stats: Stats) -> float:
-    waited = stats.transfer_seconds - stats.hidden_seconds
-    return (stats.op_seconds + stats.recompute_seconds + stats.move_seconds + waited) / (stats.op_seconds or 1.0)
+    whole = stats.op_seconds + stats.recompute_seconds + stats.move_seconds + stats.waited_seconds
+    return whole / (stats.op_seconds or 1.0)
 
 
 def _sizes(instruction: Any) -> list[int]:
