@@ -223,20 +223,14 @@ class Engine {
   friend class Follower;
   using Lock = std::unique_lock<SpinLock>;
 
-  // One direction of the tier: how fast it is, and for how much of its time the program waits, the last times more than
-  // those before.
+  // One direction of the tier.
   struct Road {
-    double rate;           // bytes per second
-    double waiting = 0.1;  // of its time
-    Bytes bytes = 0;       // on it now
+    double rate;  // bytes per second
+    Seconds took = kShortest,
+            waited = 0.1 * kShortest;  // by transfers, and for them, the last ones more than the others
+    Bytes bytes = 0;                   // on it now
 
     Seconds seconds(Bytes more) const { return static_cast<double>(more) / rate; }
-    // What the program will notice of one more transfer. Where it waits now and then, the road is full, and it waits for
-    // more than its share.
-    Seconds noticed(Bytes more) const {
-      constexpr double kMore = 3, kLeast = 0.05;
-      return seconds(more) * std::clamp(kMore * waiting, kLeast, 1.0);
-    }
     void measure(Bytes done, const Transfer& transfer);
   };
   // A transfer that has begun. Without a storage: it died meanwhile, and nobody wants the bytes.
@@ -304,10 +298,11 @@ class Engine {
   void refused(Storage& storage);
   void left(Storage& storage);
   bool foresees() const { return options_.swap && options_.foresee; }
-  Seconds cost_of_reading(const Storage& storage) const;
+  Seconds cost_of_reading(const Storage& storage);
   void price_swap(Storage& storage);
   void drop_page(Storage& storage);
-  void learn(Storage& storage, bool useful);
+  void learn_use(Storage& storage, bool useful);
+  void learn_lateness(Storage& storage, const Transfer& read);
   void tend_transfers(Seconds cost);
   void clean_ahead();
   void prefetch();
@@ -316,6 +311,8 @@ class Engine {
   Block* room_for(const Storage& storage);
   void entering(std::span<Storage* const> inputs);
   void expect_use(Storage& storage);
+  void expect_need(Storage& storage);
+  void set_next_use(Storage& storage, Seconds when);
 
   Bytes in_use() const { return arena_.capacity() - arena_.free_bytes() - cached_; }
   void note_use();

@@ -2,6 +2,7 @@
 #include "history.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace coop {
 
@@ -12,78 +13,72 @@ constexpr std::uint64_t kSkip = 4;       // entries that may be missing this tim
 constexpr int kTries = 16;               // places in the log that are looked at for one storage
 }  // namespace
 
-std::uint32_t History::new_role(Storage& storage) {
-  std::uint32_t number = 0;
+// --- lives -------------------------------------------------------------------------------------------------------------
+
+std::uint32_t History::life_of(Storage& storage, Index birth) {
+  if (storage.life) return storage.life;
   if (spare_.empty()) {
-    number = static_cast<std::uint32_t>(roles_.size());
-    roles_.emplace_back();
+    storage.life = static_cast<std::uint32_t>(lives_.size());
+    lives_.emplace_back();
   } else {
-    number = spare_.back();
+    storage.life = spare_.back();
     spare_.pop_back();
   }
-  roles_[number] = {.storage = &storage, .bytes = storage.bytes};
-  return storage.role = number;
+  lives_[storage.life] = {.storage = &storage, .bytes = storage.bytes, .birth = birth};
+  return storage.life;
 }
 
-// Whoever had it goes on without.
-void History::take_role(Storage& storage, std::uint32_t number) {
-  forgotten(storage);
-  Role& role = roles_[number];
-  if (role.storage) role.storage->role = 0;
-  role.storage = &storage;
-  role.settled = true;
-  storage.role = number;
+void History::set_like(Life& life, std::uint32_t like) {
+  if (like) {
+    ++lives_[like].references;
+    life.lesson = lives_[like].lesson;
+  }
+  if (const std::uint32_t before = std::exchange(life.like, like)) release(before);
 }
 
 void History::forgotten(Storage& storage) {
-  if (!storage.role) return;
-  Role& role = roles_[storage.role];
-  role.storage = nullptr;
-  if (!role.references) spare_.push_back(storage.role);
-  storage.role = 0;
+  const std::uint32_t number = std::exchange(storage.life, 0);
+  if (!number) return;
+  set_like(lives_[number], 0);
+  lives_[number].storage = nullptr;
+  if (!lives_[number].references) spare_.push_back(number);
 }
 
 void History::release(std::uint32_t number) {
-  Role& role = roles_[number];
-  if (--role.references == 0 && !role.storage) spare_.push_back(number);
+  Life& life = lives_[number];
+  if (--life.references == 0 && !life.storage) spare_.push_back(number);
 }
 
 void History::add_use(std::uint32_t number) {
-  Role& role = roles_[number];
+  Life& life = lives_[number];
   const Index use = uses_.end();
-  (role.last == kNone ? role.first : uses_[role.last].next) = use;
-  if (role.next == kNone) role.next = use;
-  role.last = use;
-  ++role.references;
+  (life.last == kNone ? life.first : uses_[life.last].next) = use;
+  if (life.next == kNone) life.next = use;
+  life.last = use;
+  ++life.references;
   uses_.items.push_back({number, entries_.end() - 1});
 }
 
+// --- the log -----------------------------------------------------------------------------------------------------------
+
 void History::used(std::span<Storage* const> storages, Seconds now) {
+  for (Storage* storage : storages) life_of(*storage, 0);
   find(storages);
   entries_.items.push_back({now, uses_.end(), births_.end(), static_cast<std::uint32_t>(storages.size())});
-  for (Storage* storage : storages) add_use(storage->role ? storage->role : new_role(*storage));
+  for (const Storage* storage : storages) add_use(storage->life);
   trim();
-}
-
-void History::needed(Storage& storage) {
-  if (!entries_.items.empty()) add_use(storage.role ? storage.role : new_role(storage));
 }
 
 void History::born(Storage& storage) {
   if (entries_.items.empty()) return;
-  const Index born = births_.end() - entries_.items.back().first_birth;
-  Index like = kNone;
-  if (known()) {
-    like = entries_[cursor_].first_birth + born;
-    if (like >= entries_[cursor_ + 1].first_birth) like = kNone;
+  const std::uint32_t number = life_of(storage, entries_.end() - 1);
+  const Index place = births_.end() - entries_.items.back().first_birth;
+  if (known() && entries_[cursor_].first_birth + place < entries_[cursor_ + 1].first_birth) {
+    const std::uint32_t like = births_[entries_[cursor_].first_birth + place];
+    if (lives_[like].bytes == storage.bytes) set_like(lives_[number], like);
   }
-  if (like != kNone && roles_[births_[like]].bytes == storage.bytes) {
-    take_role(storage, births_[like]);
-  } else {
-    new_role(storage);
-  }
-  ++roles_[storage.role].references;
-  births_.items.push_back(storage.role);
+  ++lives_[number].references;
+  births_.items.push_back(number);
 }
 
 // Moves the cursor to the entry that this op is like: the one behind the last, or the oldest that uses one of these.
@@ -98,7 +93,7 @@ void History::find(std::span<Storage* const> storages) {
   }
   cursor_ = kNone;
   for (const Storage* storage : storages) {
-    Index use = storage->role ? roles_[storage->role].first : kNone;
+    Index use = lives_[storage->life].first;
     for (int tries = 0; tries < kTries && use != kNone; ++tries, use = uses_[use].next) {
       if (!matches(uses_[use].entry, storages, true)) continue;
       cursor_ = uses_[use].entry;
@@ -109,42 +104,47 @@ void History::find(std::span<Storage* const> storages) {
   }
 }
 
-// Storages of which nobody has the role that the entry names take it. `surely`: one at least has to have its own.
+// Each storage is the one that the entry names, or is like it; or may be, being of its size, if that one is no more. `surely`:
+// one at least is.
 bool History::matches(Index entry, std::span<Storage* const> storages, bool surely) {
   const Entry& at = entries_[entry];
   if (at.inputs != storages.size()) return false;
-  const auto role_in_log = [&](std::size_t i) { return uses_[at.first_use + i].role; };
+  const auto named = [&](std::size_t i) { return uses_[at.first_use + i].life; };
   for (std::size_t i = 0; i < storages.size(); ++i) {
-    const Role& there = roles_[role_in_log(i)];
-    if (there.storage == storages[i]) {
+    const Life& own = lives_[storages[i]->life];
+    const Life& there = lives_[named(i)];
+    if (storages[i]->life == named(i) || own.like == named(i)) {
       surely = false;
-    } else if (there.storage || there.bytes != storages[i]->bytes) {
+    } else if (there.storage || there.bytes != own.bytes) {
       return false;
     }
   }
   if (surely) return false;
   for (std::size_t i = 0; i < storages.size(); ++i) {
-    if (storages[i]->role != role_in_log(i)) take_role(*storages[i], role_in_log(i));
-    roles_[role_in_log(i)].settled = true;
+    Life& own = lives_[storages[i]->life];
+    if (storages[i]->life != named(i) && own.like != named(i)) set_like(own, named(i));
   }
   return true;
 }
 
+// --- what comes --------------------------------------------------------------------------------------------------------
+
 // The first behind the cursor.
-History::Index History::next_use(Role& role) {
-  if (role.era != era_) {
-    role.era = era_;
-    role.next = role.first;
+History::Index History::next_use(Life& life) {
+  if (life.era != era_) {
+    life.era = era_;
+    life.next = life.first;
   }
-  while (role.next != kNone && uses_[role.next].entry <= cursor_) role.next = uses_[role.next].next;
-  return role.next;
+  while (life.next != kNone && uses_[life.next].entry <= cursor_) life.next = uses_[life.next].next;
+  return life.next;
 }
 
 Seconds History::idle(const Storage& storage) {
-  if (!known() || !storage.role) return 0;
-  Role& role = roles_[storage.role];
-  const Index use = next_use(role);
-  if (use == kNone && !role.settled) return 0;
+  if (!known() || !storage.life) return 0;
+  Life& own = lives_[storage.life];
+  const bool was_there = own.birth <= cursor_;
+  if (!was_there && !own.like) return 0;
+  const Index use = next_use(was_there ? own : lives_[own.like]);
   const Seconds then = use == kNone ? entries_.items.back().at : entries_[uses_[use].entry].at;
   return std::max(then - entries_[cursor_].at, kShortest);
 }
@@ -161,11 +161,11 @@ void History::trim() {
     ++entries_.base;
     for (; uses_.base < entries_.items.front().first_use; ++uses_.base) {
       const Use& use = uses_.items.front();
-      Role& role = roles_[use.role];
-      if (role.next == role.first) role.next = use.next;
-      role.first = use.next;
-      if (role.last == uses_.base) role.last = kNone;
-      release(use.role);
+      Life& life = lives_[use.life];
+      if (life.next == life.first) life.next = use.next;
+      life.first = use.next;
+      if (life.last == uses_.base) life.last = kNone;
+      release(use.life);
       uses_.items.pop_front();
     }
     for (; births_.base < entries_.items.front().first_birth; ++births_.base) {

@@ -174,6 +174,7 @@ void Engine::replay(Op& op, Lock& lock) {
   counts_.recompute_seconds += cost;
   ++counts_.replays;
   for (std::uint32_t i = 0; i < op.inputs_count; ++i) op.inputs()[i].storage->last_access = now_;
+  for (std::uint32_t i = 0; foresees() && i < op.inputs_count; ++i) expect_use(*op.inputs()[i].storage);
   for (std::uint32_t i = 0; i < op.outputs_count; ++i) {
     Block* block = produced[i];
     if (!block) continue;

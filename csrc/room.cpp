@@ -107,7 +107,7 @@ Block* Engine::evict(Storage& storage) {
   }
   note(EventKind::evict, storage);
   storage.fetched = false;
-  learn(storage, storage.page);
+  learn_use(storage, storage.page);
   news_ += storage.bytes;
   Block* hole = release_block(storage);
   left(storage);

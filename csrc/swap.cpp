@@ -18,16 +18,19 @@ namespace coop {
 
 namespace {
 constexpr Seconds kNever = std::numeric_limits<Seconds>::infinity();
+constexpr int kFar = 64;            // ops around a storage, that are looked at for its sake
+constexpr double kOwnWeight = 0.5;  // of the last time, in what is learned of one storage
 
 // Outside, and somebody will want it.
 bool waits(const Storage& storage) { return storage.transit == Transit::none && !storage.spare(); }
 }  // namespace
 
 void Engine::Road::measure(Bytes done, const Transfer& transfer) {
-  constexpr double kWeight = 0.2;
+  constexpr double kWeight = 0.2, kRemembering = 0.95;
   const Seconds seconds = std::max(transfer.seconds, kShortest);
   rate += kWeight * (static_cast<double>(done) / seconds - rate);
-  waiting += kWeight * (std::min(transfer.waited / seconds, 4.0) - waiting);
+  took = kRemembering * took + seconds;
+  waited = kRemembering * waited + transfer.waited;
 }
 
 // --- a transfer --------------------------------------------------------------------------------------------------------
@@ -61,7 +64,6 @@ void Engine::miss(Storage& storage) {
   if (storage.transit == Transit::none) {
     ++counts_.prefetch_misses;
     last_missed_ = storage.id;
-    if (foresees()) history_.needed(storage);
     fetch(storage);
   }
   finish(storage, true);
@@ -102,6 +104,7 @@ bool Engine::finish(Underway& transfer, bool wait) {
     result.page ? price_swap(storage) : refused(storage);
   } else if (result.page) {
     raw_ -= done.block->bytes;
+    learn_lateness(storage, result);
     place(storage, done.block);
     --counts_.rematerialisations;  // nothing was run again
     if (!storage.producer) sources_ += storage.bytes;
@@ -148,28 +151,40 @@ void Engine::left(Storage& storage) {
     look_again_ = 0;
   } else {
     lineage_.evicted(storage);
+    if (foresees()) expect_need(storage);
   }
 }
 
 // Was it worth while to write it ahead?
-void Engine::learn(Storage& storage, bool useful) {
-  constexpr double kWeight = 0.05, kOwnWeight = 0.5, kLeast = 0.1;
+void Engine::learn_use(Storage& storage, bool useful) {
+  constexpr double kWeight = 0.05, kLeast = 0.1;
   if (!std::exchange(storage.ahead, false)) return;
   useful_ = std::max(useful_ + kWeight * (useful - useful_), kLeast);
-  if (double* own = history_.useful(storage)) *own += kOwnWeight * (useful - *own);
+  if (History::Lesson* own = history_.lesson(storage)) own->useful += kOwnWeight * (useful - own->useful);
+}
+
+void Engine::learn_lateness(Storage& storage, const Transfer& read) {
+  History::Lesson* own = history_.lesson(storage);
+  if (!own) return;
+  const double late = std::min(read.waited / std::max(read.seconds, kShortest), 1.0);
+  own->late = own->late ? *own->late + kOwnWeight * (late - *own->late) : late;
 }
 
 void Engine::drop_page(Storage& storage) {
-  learn(storage, false);
+  learn_use(storage, false);
   if (!storage.page) return;
   outside_.erase(&storage);
   driver_.drop_page(std::exchange(storage.page, 0));
   room_outside_ = refused_;
 }
 
-// What the program notices of it, or what the ops beside it lose.
-Seconds Engine::cost_of_reading(const Storage& storage) const {
-  return std::max(in_.noticed(storage.bytes), options_.swap_load * in_.seconds(storage.bytes));
+// What the program notices of it: as much as the last times, or, if there were none, as of other storages. Where it waits now
+// and then, the road is full, and it would wait for more than its share. In any case, what the ops beside it lose.
+Seconds Engine::cost_of_reading(const Storage& storage) {
+  constexpr double kMore = 3;
+  const History::Lesson* own = history_.lesson(storage);
+  const double late = own && own->late ? *own->late : kMore * in_.waited / in_.took;
+  return in_.seconds(storage.bytes) * std::clamp(late, options_.swap_load, 1.0);
 }
 
 // What the program would wait for: until it has been written, if it were to leave now, and for some of its coming back.
@@ -187,7 +202,7 @@ bool Engine::clean(std::span<Storage* const> leaving) {
   for (Storage* storage : leaving) {
     if (storage->page || !swaps(lineage_, *storage)) continue;
     begin_out(*storage);
-    if (double* useful = history_.useful(*storage)) *useful = 1;  // it would have been
+    if (History::Lesson* own = history_.lesson(*storage)) own->useful = 1;  // it would have been
   }
   bool all = true;
   for (Storage* storage : leaving) {
@@ -247,12 +262,46 @@ void Engine::entering(std::span<Storage* const> inputs) {
   }
 }
 
+// When it is used next: by the program, or to make again what the program uses then.
 void Engine::expect_use(Storage& storage) {
+  const Seconds ran = counts_.op_seconds, idle = history_.idle(storage);
+  Seconds next = idle > 0 ? ran + idle : 0;
+  int looks = kFar;
+  for (const Edge* edge = storage.consumers; edge && looks-- > 0; edge = edge->next) {
+    for (std::uint32_t i = 0; i < edge->op->outputs_count; ++i) {
+      const Storage* made = edge->op->outputs()[i];
+      if (!made || !made->missing || made->next_use <= ran) continue;
+      next = next == 0 ? made->next_use : std::min(next, made->next_use);
+    }
+  }
+  set_next_use(storage, next);
+}
+
+// It has gone, and has to be made again when it is used: what it is made from is needed then.
+void Engine::expect_need(Storage& storage) {
+  const Seconds ran = counts_.op_seconds, when = storage.next_use;
+  if (!storage.missing || when <= ran) return;
+  std::vector<const Op*> ops{storage.producer};
+  for (int looks = kFar; looks-- > 0 && !ops.empty();) {
+    const Op& op = *ops.back();
+    ops.pop_back();
+    for (std::uint32_t i = 0; i < op.inputs_count; ++i) {
+      Storage& input = *op.inputs()[i].storage;
+      if (input.foreign || (ran < input.next_use && input.next_use <= when)) continue;
+      set_next_use(input, when);
+      if (input.missing) ops.push_back(input.producer);
+    }
+  }
+}
+
+void Engine::set_next_use(Storage& storage, Seconds when) {
   const bool outside = storage.evicted() && outside_.erase(&storage);
-  const Seconds idle = history_.idle(storage);
-  storage.next_use = idle > 0 ? counts_.op_seconds + idle : 0;
-  storage.foreseen = std::max(storage.next_use - counts_.op_seconds, 0.0);  // rounded as it will be
-  if (outside) outside_.insert(&storage);
+  storage.next_use = when;
+  storage.foreseen = std::max(when - counts_.op_seconds, 0.0);  // rounded as it will be
+  if (outside) {
+    outside_.insert(&storage);
+    look_again_ = 0;
+  }
   if (storage.foreseen > 0) got_cheaper(storage);
 }
 
@@ -284,8 +333,8 @@ void Engine::clean_ahead() {
     Seconds value = price_ * bytes * idle;
     bool exact = false;
     if (storage->producer) value = std::min(value, lineage_.least_cost(*storage, exact));
-    const double* own = history_.useful(*storage);
-    value = (own ? *own : useful_) * (value - cost_of_reading(*storage)) -
+    const History::Lesson* own = history_.lesson(*storage);
+    value = (own ? own->useful : useful_) * (value - cost_of_reading(*storage)) -
             options_.swap_load * out_.seconds(storage->bytes);
     if (value > 0) worthy_.emplace_back(value / bytes, storage);
   }
@@ -344,6 +393,8 @@ Seconds Engine::latest_fetch() const {
 bool Engine::fetch_ahead(Storage& storage) {
   constexpr Bytes kInFlight = 8;  // part of the budget, at most
   if (in_.bytes && in_.bytes + storage.bytes > options_.budget / kInFlight) return false;
+  // What waits for its turn is in the way meanwhile. There has to be enough on the road until the next op ends.
+  if (in_.bytes && in_.seconds(in_.bytes) > longest_op_) return false;
   Block* block = room_for(storage);
   if (!block) return false;
   raw_ += block->bytes;

@@ -119,7 +119,7 @@ struct alignas(64) Storage {
   std::uint32_t value = 0;      // of the plan in force that it is, from 1; 0: none
   std::uint32_t page = 0;       // of a copy outside the arena, the driver's number; 0: there is none
   std::uint32_t orphan = 0;     // its place in the engine's list of orphans, from 1; 0: it is none
-  std::uint32_t role = 0;       // in the engine's history; 0: none
+  std::uint32_t life = 0;       // in the engine's history; 0: none
 
   bool source() const { return producer == nullptr; }
   bool resident() const { return block != nullptr || foreign; }
