@@ -33,6 +33,23 @@ double score(Scene& scene, Storage& storage) {
   return cost_of_leaving(scene, storage) / storage.idle(scene.now, scene.ran);
 }
 
+// Of what leaves of a run: how long it takes, and whether a source is among it that has to be written first.
+struct Leaving {
+  Seconds cost = 0;
+  bool unwritten = false;
+};
+Leaving leaving(Scene& scene, Run run) {
+  Leaving result;
+  for (Block* block = run.first;; block = block->next) {
+    if (Storage* storage = block->storage; storage && !stays(scene, *storage)) {
+      if (!storage->spare()) result.cost += cost_of_leaving(scene, *storage);
+      result.unwritten = result.unwritten || (storage->source() && !storage->page);
+    }
+    if (block == run.last) break;
+  }
+  return result;
+}
+
 double cost_of_moving(const Scene& scene, const Storage& storage) {
   return static_cast<double>(storage.block->bytes) / scene.options.copy_bandwidth /
          std::max(scene.terms.staleness, kShortest);
@@ -218,7 +235,7 @@ class WindowSearch {
     if (block->state == Block::State::free) return true;
     const Storage* storage = block->storage;
     if (!storage) return false;
-    if (storage->evictable(scene_.wanted_too) && !(may_move_ && stays(scene_, *block->storage))) {
+    if (scene_.may_leave(*storage) && !(may_move_ && stays(scene_, *block->storage))) {
       if (storage->wanted) {
         item.cost = score_of_wanted(*storage);
       } else if (!storage->spare()) {
@@ -296,7 +313,7 @@ class Single final : public Policy {
     Block* best = nullptr;
     double least = std::numeric_limits<double>::infinity();
     for (Block* block = scene.arena.first(); block; block = block->next) {
-      if (!block->storage || !block->storage->evictable(scene.wanted_too)) continue;
+      if (!block->storage || !scene.may_leave(*block->storage)) continue;
       const double value = Score::of(scene, *block);
       if (value < least || !best) {
         least = value;
@@ -355,7 +372,7 @@ bool swaps(Lineage& lineage, Storage& storage) {
 
 bool stays(Scene& scene, Storage& storage) {
   constexpr double kClearly = 4;  // prices change from one search to the next
-  if (!storage.evictable(scene.wanted_too)) return true;
+  if (!scene.may_leave(storage)) return true;
   const Options& options = scene.options;
   const bool windows = options.policy == PolicyKind::coop && options.window;
   if (!windows || !options.move || storage.wanted || storage.spare() || scene.terms.price == Terms().price)
@@ -366,6 +383,29 @@ bool stays(Scene& scene, Storage& storage) {
 
 Run cheapest_window(Scene& scene, Bytes needed, bool may_move) {
   return WindowSearch(scene, needed, may_move).cheapest();
+}
+
+Run find_room(Policy& policy, Scene& scene, Bytes needed) {
+  Run run;
+  for (const bool wanted_too : {false, true}) {
+    scene.wanted_too = wanted_too;
+    run = policy.choose(scene, needed);
+    if (!run.first) {
+      scene.terms.price = Terms().price;
+      run = cheapest_window(scene, needed, scene.options.rescue);
+    }
+    if (run.first) break;
+  }
+  if (!run.first || scene.wanted_too || !scene.options.swap) return run;
+  const Leaving first = leaving(scene, run);
+  if (!first.unwritten) return run;
+  Scene other = scene;
+  other.wanted_too = true;
+  other.unwritten_too = false;
+  const Run found = policy.choose(other, needed);
+  if (!found.first || leaving(other, found).cost >= first.cost) return run;
+  scene.take(other);
+  return found;
 }
 
 Bytes largest_run(const Arena& arena, bool may_move) {

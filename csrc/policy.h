@@ -26,11 +26,22 @@ struct Scene {
   const Options& options;
   Arena& arena;
   Lineage& lineage;
-  Side side = Side::low;     // where the request would like to lie
-  Seconds now = 0, ran = 0;  // the engine's time, and the program's own
-  Terms terms;               // by which moves are priced
-  Terms found;               // for the next search
-  bool wanted_too = false;   // what waiting ops will read may leave; else it can only be moved, like what is pinned
+  Side side = Side::low;      // where the request would like to lie
+  Seconds now = 0, ran = 0;   // the engine's time, and the program's own
+  Terms terms;                // by which moves are priced
+  Terms found;                // for the next search
+  bool wanted_too = false;    // what waiting ops will read may leave; else it can only be moved, like what is pinned
+  bool unwritten_too = true;  // sources may leave whose bytes have to be written first
+
+  void take(const Scene& other) {
+    terms = other.terms;
+    found = other.found;
+    wanted_too = other.wanted_too;
+    unwritten_too = other.unwritten_too;
+  }
+  bool may_leave(const Storage& storage) const {
+    return storage.evictable(wanted_too) && (unwritten_too || storage.producer || storage.page);
+  }
 };
 
 struct Run {
@@ -43,6 +54,10 @@ class Policy {
   virtual ~Policy() = default;
   virtual Run choose(Scene& scene, Bytes needed) = 0;
 };
+
+// What the policy chooses, or else the cheapest window. What waiting ops will read leaves only if nothing else can; or instead
+// of a source that has to be written, which would be waited for twice, now and soon, if that is dearer.
+Run find_room(Policy& policy, Scene& scene, Bytes needed);
 
 std::unique_ptr<Policy> make_policy(const Options& options);
 

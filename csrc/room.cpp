@@ -32,18 +32,9 @@ Block* Engine::make_room(Bytes bytes, Side side) {
   ++counts_.searches;
   while (!block) {
     const Watch search;
-    Run run;
-    if (needed <= arena_.capacity()) {
-      for (const bool wanted_too : {false, true}) {
-        scene.wanted_too = wanted_too;
-        run = policy_->choose(scene, needed);
-        if (!run.first) {
-          scene.terms.price = Terms().price;
-          run = cheapest_window(scene, needed, options_.rescue);
-        }
-        if (run.first) break;
-      }
-    }
+    scene.wanted_too = false;
+    scene.unwritten_too = true;
+    const Run run = needed <= arena_.capacity() ? find_room(*policy_, scene, needed) : Run();
     const Seconds seconds = search.seconds();
     counts_.search_seconds += seconds;
     note(EventKind::search, nullptr, 0, needed, seconds);

@@ -317,7 +317,7 @@ void Engine::tend_transfers(Seconds cost) {
 }
 
 // What is worth the most outside is written now, so that it can leave at once when there is need. A byte that is free for a
-// second is worth what searches have paid for it, and no more than making it again would cost.
+// second is worth what searches have paid for it, and no more than making it again would cost, or waiting until it is written.
 void Engine::clean_ahead() {
   constexpr Seconds kAhead = 0.01;  // of writing, at a time
   constexpr double kWorthwhile = 2;
@@ -333,9 +333,10 @@ void Engine::clean_ahead() {
     Seconds value = price_ * bytes * idle;
     bool exact = false;
     if (storage->producer) value = std::min(value, lineage_.least_cost(*storage, exact));
+    const Seconds reading = cost_of_reading(*storage);
+    value = std::min(value, out_.seconds(storage->bytes) + reading);
     const History::Lesson* own = history_.lesson(*storage);
-    value = (own ? own->useful : useful_) * (value - cost_of_reading(*storage)) -
-            options_.swap_load * out_.seconds(storage->bytes);
+    value = (own ? own->useful : useful_) * (value - reading) - options_.swap_load * out_.seconds(storage->bytes);
     if (value > 0) worthy_.emplace_back(value / bytes, storage);
   }
   const auto less = [](const auto& a, const auto& b) {
