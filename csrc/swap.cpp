@@ -329,14 +329,14 @@ void Engine::clean_ahead() {
     Storage* storage = block->storage;
     if (!storage || !storage->evictable(false) || storage->page || !storage->swappable() || storage->spare()) continue;
     const auto bytes = static_cast<double>(storage->bytes);
-    const Seconds idle = storage->idle(now_, counts_.op_seconds);
-    Seconds value = price_ * bytes * idle;
-    bool exact = false;
-    if (storage->producer) value = std::min(value, lineage_.least_cost(*storage, exact));
-    const Seconds reading = cost_of_reading(*storage);
-    value = std::min(value, out_.seconds(storage->bytes) + reading);
+    const Seconds writing = out_.seconds(storage->bytes), reading = cost_of_reading(*storage);
     const History::Lesson* own = history_.lesson(*storage);
-    value = (own ? own->useful : useful_) * (value - reading) - options_.swap_load * out_.seconds(storage->bytes);
+    const auto gain = [&](Seconds value) {
+      return (own ? own->useful : useful_) * (value - reading) - options_.swap_load * writing;
+    };
+    Seconds value = std::min(price_ * bytes * storage->idle(now_, counts_.op_seconds), writing + reading);
+    if (gain(value) > 0 && storage->producer) value = std::min(value, lineage_.projected_cost(*storage));
+    value = gain(value);
     if (value > 0) worthy_.emplace_back(value / bytes, storage);
   }
   const auto less = [](const auto& a, const auto& b) {

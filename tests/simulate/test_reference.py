@@ -35,6 +35,7 @@ SWITCHES: dict[str, list[Any]] = {
     "copy_bandwidth": [1e6, 1e12],
     "placement": list(Placement.__members__.values()),
     "cost": list(CostModel.__members__.values()),
+    "swap": [True],
 }
 
 
@@ -70,25 +71,44 @@ def check_agreement(trace: Trace, budget: int, policy: str, **options: Any) -> S
     return result
 
 
-def some_budget(rng: random.Random, trace: Trace, alignment: int) -> int:
+def some_budget(rng: random.Random, trace: Trace, alignment: int, swap: bool = False) -> int:
     """Mostly between the floor and the peak, sometimes below."""
     player = Player(trace, alignment)
     share = rng.choice([rng.uniform(0, 1), rng.uniform(0, 0.5), rng.uniform(-0.4, 0)])
-    low, high = 0.95 * player.floor().bytes, 1.05 * player.peak
+    low, high = 0.95 * player.floor(swap=swap).bytes, 1.05 * player.peak
     return max(int(low + (high - low) * share), alignment)
 
 
-def agree_on_random_traces(seed: int, count: int, policy: str, **options: Any) -> Counter[str]:
+def some_tier(rng: random.Random) -> dict[str, Any]:
+    """Links from slower than the ops beside them to faster than all."""
+    speed = 10 ** rng.uniform(6, 12)
+    return {
+        "swap": True,
+        "swap_out": speed,
+        "swap_in": speed * rng.choice([1, 1, 0.3, 3]),
+        "swap_least": rng.choice([1, 1, 1000]),
+        "swap_load": rng.choice([0.0, 0.05, 0.5]),
+        "foresee": rng.random() < 0.8,
+        "steps": rng.choice([1, 2, 3, 4]),
+    }
+
+
+COUNTED = ("evictions", "replays", "moves", "commits", "swaps_out", "swaps_in", "prefetch_hits", "prefetch_misses")
+
+
+def agree_on_random_traces(seed: int, count: int, policy: str, tier: bool = False, **options: Any) -> Counter[str]:
     seen: Counter[str] = Counter()
     for number in range(count):
         rng = random.Random(seed * 1000 + number)
         trace = random_trace(rng)
         alignment = rng.choice([64, 64, 16, 256])
         some = {"steps": rng.choice([1, 1, 2, 3]), "limit": rng.choice([2.0, 1e9])} | options
-        budget = some_budget(rng, trace, alignment)
+        if tier:
+            some |= some_tier(rng)
+        budget = some_budget(rng, trace, alignment, some.get("swap", False))
         result = check_agreement(trace, budget, policy, alignment=alignment, **some)
         seen[result.status] += 1
-        seen.update({name: getattr(result.stats, name) for name in ("evictions", "replays", "moves", "commits")})
+        seen.update({name: getattr(result.stats, name) for name in COUNTED})
     return seen
 
 
@@ -99,6 +119,14 @@ def test_engine_and_reference_agree_for_every_policy(policy: str) -> None:
     seen += agree_on_random_traces(2, 40, policy, rescue=True)
     assert all(seen[status] for status in ("ok", "out_of_memory", "thrash")), seen
     assert all(seen[count] > 50 for count in ("evictions", "replays", "moves", "commits")), seen
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_engine_and_reference_agree_where_storages_leave_with_their_bytes(policy: str) -> None:
+    seen = agree_on_random_traces(3, 40, policy, tier=True)
+    seen += agree_on_random_traces(4, 40, policy, tier=True, rescue=True)
+    assert all(seen[status] for status in ("ok", "out_of_memory")), seen
+    assert all(seen[count] > 50 for count in COUNTED if count != "moves"), seen
 
 
 @pytest.mark.parametrize("switch", SWITCHES)
@@ -114,7 +142,8 @@ def test_engine_and_reference_agree_for_combinations_of_switches(seed: int) -> N
     for number in range(20):
         names = rng.sample(sorted(SWITCHES), rng.randint(2, 6))
         options = {name: rng.choice(SWITCHES[name]) for name in names}
-        agree_on_random_traces(1000 * (seed + 1) + number, 1, rng.choice(list(POLICIES)), **options)
+        policy, tier = rng.choice(list(POLICIES)), rng.random() < 0.5
+        agree_on_random_traces(1000 * (seed + 1) + number, 1, policy, tier, **options)
 
 
 def test_a_request_above_the_budget_evicts_nothing() -> None:

@@ -15,7 +15,7 @@ from coop.plan.plan import Plan
 from coop.policies import options_for
 from coop.trace.trace import Hold, Op, Release, Source, Trace
 
-_LINK = {"swap_in": 12e9, "swap_out": 12e9, "swap_load": 0.05}
+LINK = {"swap_in": 12e9, "swap_out": 12e9, "swap_load": 0.05}
 """Where storages may swap: a device's link to its host, PCIe 3, and an engine of its own for copies that costs the ops
 beside it little."""
 
@@ -74,7 +74,7 @@ class Player:
         """`alignment` of blocks: if it is not given, that of the device that the trace is of."""
         self.trace = trace
         self.alignment = alignment = trace.alignment if alignment is None else alignment
-        self._options: dict[str, Any] = {"alignment": self.alignment, **_LINK}
+        self._options: dict[str, Any] = {"alignment": self.alignment, **LINK}
         if trace.copy_bandwidth is not None:
             self._options["copy_bandwidth"] = float(trace.copy_bandwidth)
         self._program = _C.Program()
@@ -143,7 +143,7 @@ class Player:
         done = result["status"] == "ok"
         return Simulation(
             status=result["status"],
-            overhead=_overhead(stats) if done else None,
+            overhead=overhead_of(stats) if done else None,
             budget=size,
             ratio=size / self.peak if self.peak else 1.0,
             stats=stats,
@@ -159,7 +159,7 @@ def simulate(trace: Trace, budget: int | float, policy: str = "coop", **options:
     return Player(trace).play(budget, policy, **options)
 
 
-def _overhead(stats: Stats) -> float:
+def overhead_of(stats: Stats) -> float:
     whole = stats.op_seconds + stats.recompute_seconds + stats.move_seconds + stats.waited_seconds
     return whole / (stats.op_seconds or 1.0)
 

@@ -31,6 +31,10 @@ needed (`keep_dead`, while something held is evicted).
 
 Coming back (reference_walk.py) runs ops again, depth first, the hungriest input first, under pins.
 
+With a tier (reference_swap.py) a storage has a second way out: with its bytes, which are read in when it comes back. The cheaper
+way is the one that it takes; a source has only this one. What the last step did (reference_history.py) tells when each storage is
+used next: that takes the place of staleness, and transfers run ahead of the program. The tier takes everything and loses nothing.
+
 Scores are double precision, and ties are common: among storages that cost nothing, and among equals. So rules name who
 wins a tie, and sums are made in a stated order, or exactly.
 """
@@ -42,7 +46,7 @@ from typing import Any
 from coop._C import Options
 from coop.budget import Stats
 from coop.policies import options_for
-from coop.simulate.player import THRASH, Simulation
+from coop.simulate.player import LINK, THRASH, Simulation, overhead_of
 from coop.simulate.reference_arena import HIGH, LOW, Block
 from coop.simulate.reference_engine import Engine
 from coop.simulate.reference_lineage import Op as Recorded
@@ -66,12 +70,13 @@ def play(
     sizes = [i.bytes for i in trace.instructions if isinstance(i, Source)]
     sizes += [size for op in trace.ops for size in (op.scratch, *(output.bytes for output in op.outputs))]
     enough = 2 * sum(size + alignment for size in sizes) + alignment
-    unlimited = Step(trace, options_for("coop", enough, 0, {"alignment": alignment, "keep_dead": False}))
+    link = LINK | {"alignment": alignment}
+    unlimited = Step(trace, options_for("coop", enough, 0, link | {"keep_dead": False}))
     unlimited.play(1, THRASH)
     assert unlimited.status == "ok"
     peak = unlimited.engine.counts.peak
     size = int(budget * peak) if isinstance(budget, float) else budget
-    step = Step(trace, options_for(policy, size, 0, {"alignment": alignment} | switches))
+    step = Step(trace, options_for(policy, size, 0, link | switches))
     step.play(steps, limit)
     return step.result(peak)
 
@@ -155,13 +160,12 @@ class Step:
             search_seconds=0.0,
             move_seconds=engine.move_seconds,
             fragmentation=total / len(shares) if shares else 0.0,
+            hidden_seconds=max(engine.counts.transfer_seconds - engine.counts.waited_seconds, 0.0),
         )
         done = self.status == "ok"
         return Simulation(
             status=self.status,
-            overhead=(stats.op_seconds + stats.recompute_seconds + stats.move_seconds) / (stats.op_seconds or 1.0)
-            if done
-            else None,
+            overhead=overhead_of(stats) if done else None,
             budget=self.options.budget,
             ratio=self.options.budget / peak if peak else 1.0,
             stats=stats,
@@ -269,6 +273,7 @@ class Step:
             for storage in operands:
                 self.engine.reconsider(storage)
             raise
+        self.engine.swap.overwriting(written)
         try:
             return self._call(op, operands, written, record)
         except ShortageError:

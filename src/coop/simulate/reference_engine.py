@@ -4,7 +4,7 @@ Part of the specification in reference.py.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 
 from coop._C import Options
@@ -12,12 +12,17 @@ from coop.budget import Event
 from coop.simulate.reference_arena import FREE, LOW, RAW, USED, Arena, Block, Classes
 from coop.simulate.reference_lineage import Lineage, Op, Storage
 from coop.simulate.reference_orphans import Orphans
-from coop.simulate.reference_policy import Run, Scene, Terms, cheapest_window, choose, stays
+from coop.simulate.reference_policy import Run, Scene, Terms, find_room, stays
+from coop.simulate.reference_swap import Swap
 from coop.simulate.reference_walk import ShortageError, Walk
 from coop.trace.trace import Op as Instruction
 
 PORTION = 16
 """Records swept with each op."""
+FORGETTING = 0.998
+"""Of the price of a byte, with each search."""
+JUMP = 2
+"""Times, that it may rise with one."""
 
 
 @dataclass
@@ -37,6 +42,14 @@ class Counts:
     floor: int = 0
     op_seconds: float = 0.0
     recompute_seconds: float = 0.0
+    swaps_out: int = 0
+    swaps_in: int = 0
+    swapped_out: int = 0
+    swapped_in: int = 0
+    transfer_seconds: float = 0.0
+    waited_seconds: float = 0.0
+    prefetch_hits: int = 0
+    prefetch_misses: int = 0
 
 
 class Engine:
@@ -59,6 +72,7 @@ class Engine:
         self.free_shares: list[float] = []
         """Free bytes over capacity, after each request that had to make room."""
         self.orphans = Orphans(self)
+        self.swap = Swap(self)
         self.copying: Storage | None = None
         """The old version that an op in place, running again, works on a copy of."""
 
@@ -81,19 +95,21 @@ class Engine:
     def in_use(self) -> int:
         return self.arena.capacity - self.arena.free_bytes - self.cached
 
-    def _note_use(self) -> None:
-        """The floor: sources, what the running op reads, and what it makes. An old version that is only being copied does
-        not count."""
-        operands = sum(s.bytes for s in self.arena.storages() if s.producer and s.locks and s is not self.copying)
-        raw = sum(block.bytes for block in self.arena.blocks if block.state == RAW)
+    def note_use(self) -> None:
+        """The floor: sources, unless they swap, what the running op reads, and what it makes. An old version that is only
+        being copied does not count, nor do transfers."""
+        stuck = 0 if self.options.swap else self.sources
+        locked = [storage for storage in self.arena.storages() if storage.locks and storage is not self.copying]
+        operands = sum(storage.bytes for storage in locked if storage.producer or self.options.swap)
+        raw = sum(block.bytes for block in self.arena.blocks if block.state == RAW) - self.swap.carried()
         self.counts.peak = max(self.counts.peak, self.in_use)
-        self.counts.floor = max(self.counts.floor, self.sources + operands + raw)
+        self.counts.floor = max(self.counts.floor, stuck + operands + raw)
 
     # --- from inside kernels -------------------------------------------------------------------------------------------
 
     def allocate(self, size: int) -> Block:
         """What is tiny always goes to the low side."""
-        block = self._take(size, LOW if size <= self.options.tiny else self.side)
+        block = self.take(size, LOW if size <= self.options.tiny else self.side)
         self.counts.allocations += 1
         return block
 
@@ -101,9 +117,9 @@ class Engine:
         self.note("free", None, block)
         self.arena.release(block)
 
-    def _take(self, size: int, side: str) -> Block:
+    def take(self, size: int, side: str) -> Block:
         block = self.arena.allocate(size, side) or self._make_room(size, side)
-        self._note_use()
+        self.note_use()
         self.note("place", None, block)
         return block
 
@@ -115,6 +131,8 @@ class Engine:
     def enter(self, inputs: Sequence[Storage]) -> None:
         for storage in inputs:
             storage.last_access = self.now
+        if self.swap.on:
+            self.swap.entering(inputs)
         self._bring_back(inputs)
         for storage in inputs:
             storage.locks += 1
@@ -129,6 +147,8 @@ class Engine:
         self.counts.op_seconds += cost
         self.now += cost
         self.orphans.tend()
+        if self.swap.on:
+            self.swap.tend(cost)
         self.lineage.sweep(PORTION)
 
     # --- storages ------------------------------------------------------------------------------------------------------
@@ -139,6 +159,11 @@ class Engine:
         self._settle_in(storage, block)
         storage.held = True
         storage.last_access = self.now
+        self.swap.news += size
+        self.swap.set_cost(storage)
+        if self.swap.foresees:
+            self.swap.history.born(storage)
+            self.swap.expect_use(storage)
         self.note("bind", storage, block)
         return storage
 
@@ -163,13 +188,23 @@ class Engine:
 
     def _forget(self, storage: Storage) -> None:
         self.orphans.remove(storage)
+        if storage.evicted and storage.in_transit:
+            self.swap.abandon(storage)
+        self.swap.drop_page(storage)
+        self.swap.history.forgotten(storage)
         if storage.block:
             self.note("free", storage, storage.block)
             self._release_block(storage)
 
     def _release_block(self, storage: Storage) -> Block:
+        """It is the transfer's until that is done, if there is one that has begun."""
         block, storage.block = storage.block, None
         assert block
+        if storage.in_transit and not self.swap.call_off(storage):
+            self.swap.abandon(storage)
+            block.state, block.storage = RAW, None
+            self.note("place", None, block)
+            return block
         return self.arena.release(block)
 
     # --- lineage -------------------------------------------------------------------------------------------------------
@@ -201,26 +236,32 @@ class Engine:
         source until a record tells how it was made."""
         old = self.lineage.split(storage)
         old.in_hand = True
-        self.lineage.join_component(old)
+        old.page, storage.page = storage.page, False
+        self.swap.set_cost(storage)
+        self.swap.left(old)
         return old
 
     def copy_on_write(self, storage: Storage) -> Storage:
         """It moves to a copy, and the old version stays behind."""
-        copy = self._take(storage.bytes, self.side)
+        self.swap.still(storage)
+        copy = self.take(storage.bytes, self.side)
         old = self.lineage.split(storage)
         old.in_hand = True
+        old.page, storage.page = storage.page, False
         assert storage.block
         self._settle_in(old, storage.block)
         self._settle_in(storage, copy)
         self.note("bind", old, old.block)
         self.note("bind", storage, storage.block)
-        self._note_use()
+        self.swap.set_cost(storage)
+        self.swap.set_cost(old)
+        self.note_use()
         return old
 
     def commit(self, storage: Storage) -> None:
         if storage.producer:
             self.lineage.commit(storage)
-            self._note_use()
+            self.note_use()
             self.counts.commits += 1
             self.note("commit", storage, storage.block)
 
@@ -235,41 +276,48 @@ class Engine:
 
     # --- making room ---------------------------------------------------------------------------------------------------
 
+    def scene(self, side: str) -> Scene:
+        ran = self.counts.op_seconds
+        return Scene(self.options, self.arena, self.lineage, side, self.now, ran, self.terms, self.terms)
+
     def _make_room(self, size: int, side: str) -> Block:
         needed = self.arena.round(size)
-        scene = Scene(self.options, self.arena, self.lineage, side, self.now, self.terms, self.terms)
+        scene = self.scene(side)
         self.counts.searches += 1
-        while True:
-            run = self._search(scene, needed)
+        block: Block | None = None
+        while not block:
+            scene.unwritten_too = True
+            run: Run = []
+            if needed <= self.arena.capacity:
+                run, scene = find_room(scene, needed)
             self.events.append(Event("search", self.now, 0, 0, needed, 0.0))
-            if not run:
+            if run:
+                hole = self.clear(run, scene)
+                block = self.arena.take(hole, needed, side) if hole.bytes >= needed else None
+            elif self.swap.transfers:  # what is under way may be in the way
+                self.swap.finish_all(wait=True)
+                scene.now = self.now
+                block = self.arena.allocate(size, side)
+            else:
                 self.events.append(Event("shortage", self.now, 0, 0, needed, 0.0))
                 raise ShortageError(needed)
-            hole = self._clear(run, scene)
-            if hole.bytes >= needed:
-                break
-        block = self.arena.take(hole, needed, side)
         self.terms = scene.found
+        self._set_price(scene)
         self.free_shares.append(self.arena.free_bytes / self.arena.capacity)
         return block
 
-    def _search(self, scene: Scene, needed: int) -> Run:
-        """What waiting ops will read leaves only if nothing else makes room. Where the policy has no answer, any policy
-        takes the cheapest window, and what can leave does, however dear it is."""
-        if needed > self.arena.capacity:
-            return []
-        for scene.wanted_too in (False, True):
-            if run := choose(scene, needed):
-                return run
-            scene.terms = replace(scene.terms, price=inf)
-            if run := cheapest_window(scene, needed, self.options.rescue):
-                return run
-        return []
+    def _set_price(self, scene: Scene) -> None:
+        """Of a byte for a second. What is wanted has none."""
+        swap, paid = self.swap, scene.found.price
+        swap.price *= FORGETTING
+        if paid != inf and not scene.wanted_too:
+            swap.price = max(swap.price, min(paid, JUMP * swap.price) if swap.price > 0 else paid)
 
-    def _clear(self, run: Run, scene: Scene) -> Block:
+    def clear(self, run: Run, scene: Scene) -> Block:
         """Empties a run: what does not stay leaves, then the rest slides to the low edge. Returns the hole."""
         storages = [block.storage for block in run if block.storage]
         leaving = [block.storage for block in run if block.storage and not stays(scene, block)]
+        self.swap.clean(leaving)
         hole = run[0]
         for storage in leaving:
             hole = self._evict(storage)
@@ -283,14 +331,19 @@ class Engine:
             self.counts.evictions += 1
             self.counts.evicted_bytes += storage.bytes
         self.note("evict", storage, storage.block)
+        storage.fetched = False
+        self.swap.learn_use(storage, storage.page)
+        self.swap.news += storage.bytes
         hole = self._release_block(storage)
-        self.lineage.join_component(storage)
+        self.swap.left(storage)
         return hole
 
     def evict_eagerly(self, storage: Storage) -> None:
         """What nobody holds, but ops read."""
-        if storage.consumers and storage.evictable():
-            self._evict(storage)
+        if storage.consumers and storage.producer and storage.evictable():
+            self.note("evict", storage, storage.block)
+            self._release_block(storage)
+            self.swap.left(storage)
 
     def _slide(self, storage: Storage) -> Block | None:
         """To the low edge of the hole just below it, if there is one. Returns the hole, now above it."""
@@ -309,23 +362,26 @@ class Engine:
 
     def pack(self) -> None:
         """Slides everything down, the lowest first."""
+        self.swap.finish_all(wait=True)
         for storage in self.arena.storages():
             if not storage.locks:
                 self._slide(storage)
 
     def compact(self, wanted_too: bool = True) -> None:
         """Evicts all that may leave, and packs the rest."""
-        for storage in list(self.arena.storages()):
-            if storage.evictable(wanted_too):
-                self._evict(storage)
+        self.swap.finish_all(wait=True)
+        leaving = [storage for storage in self.arena.storages() if storage.evictable(wanted_too)]
+        self.swap.clean(leaving)
+        for storage in leaving:
+            self._evict(storage)
         self.pack()
 
     # --- bringing back -------------------------------------------------------------------------------------------------
 
     def _bring_back(self, goals: Sequence[Storage]) -> None:
-        """Runs ops again until all goals are resident."""
-        ops = self.lineage.missing(goals)
-        if ops:
+        """Runs ops again, and reads what is outside, until all goals are resident."""
+        if any(goal.evicted for goal in goals):
+            ops = self.lineage.missing(goals)
             self.lineage.find_needs(ops)
             Walk(self, goals, ops).run()
 
@@ -352,9 +408,15 @@ class Engine:
         self.counts.replays += 1
         for storage in op.inputs:
             storage.last_access = self.now
+        for storage in op.inputs:
+            if self.swap.foresees:
+                self.swap.expect_use(storage)
         for output, block in zip(op.outputs, ([target] if target else []) + blocks, strict=True):
             if output and output.evicted:
-                self._restore(output, block)
+                self.swap.still(output)
+            if output and output.evicted:
+                self.restore(output, block)
+                self.counts.rematerialisations += 1
             else:  # nobody's any more, or still here
                 self.free(block)
 
@@ -363,24 +425,23 @@ class Engine:
         copy of them."""
         old = op.inputs[0]
         others_wait = old.pins > 1 or old.wanted > (1 if op.waiting else 0)
-        if not others_wait and not old.locks and not old.held and old.producer and old.block:
+        if not others_wait and old.movable and not old.held and old.producer and old.block:
             block, old.block = old.block, None
             block.state, block.storage = RAW, None
-            self.lineage.join_component(old)
-            self._note_use()
+            self.swap.left(old)
+            self.note_use()
             self.note("bind", None, block)
             return block
         old.locks += 1
         self.copying = old
         try:
-            return self._take(old.bytes, self.side)
+            return self.take(old.bytes, self.side)
         finally:
             old.locks -= 1
             self.copying = None
 
-    def _restore(self, storage: Storage, block: Block) -> None:
+    def restore(self, storage: Storage, block: Block) -> None:
         self._settle_in(storage, block)
         storage.last_access = self.now
         self.lineage.leave_component(storage)
-        self.counts.rematerialisations += 1
         self.note("restore", storage, block)

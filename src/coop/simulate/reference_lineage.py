@@ -6,6 +6,7 @@ Part of the specification in reference.py. What the engine counts and caches is 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from math import inf
 
 from coop._C import Options
 from coop.simulate.reference_arena import Block
@@ -34,10 +35,27 @@ class Storage:
     versions: int = 0
     """How often it was overwritten in place."""
     component: "Component | None" = None
+    page: bool = False
+    """Its bytes are outside."""
+    in_transit: bool = False
+    """To there, or back."""
+    swap_cost: float = inf
+    """Of leaving with its bytes and coming back; infinite: it does not."""
+    next_use: float = 0.0
+    """In the program's own time, as the last step tells; in the past: not known."""
+    ahead: bool = False
+    """Written before it had to leave, and has not left since."""
+    fetched: bool = False
+    """Brought back before anybody asked, and not used since."""
 
     @property
     def evicted(self) -> bool:
         return self.block is None
+
+    @property
+    def gone(self) -> bool:
+        """Evicted, and nowhere else: it has to be made again."""
+        return self.block is None and not self.page
 
     @property
     def unused(self) -> bool:
@@ -45,8 +63,8 @@ class Storage:
 
     @property
     def missed(self) -> bool:
-        """Somebody holds something evicted that is made from it through evicted storages alone."""
-        return any(storage.held for storage in evicted_descendants(self))
+        """Somebody holds something gone that is made from it through such storages alone."""
+        return any(storage.held for storage in gone_descendants(self))
 
     @property
     def needed(self) -> bool:
@@ -54,12 +72,25 @@ class Storage:
         return self.held or self.missed
 
     @property
+    def missing(self) -> bool:
+        return self.gone and self.needed
+
+    @property
     def spare(self) -> bool:
         """Nobody holds, wants or misses it: free for the taking."""
-        return not self.wanted and not self.needed
+        return self.producer is not None and not self.wanted and not self.needed
+
+    @property
+    def need(self) -> int:
+        """Bytes that it takes to bring it back."""
+        return self.bytes if self.page or not self.producer else self.producer.need
+
+    @property
+    def movable(self) -> bool:
+        return self.block is not None and not self.locks and not self.in_transit
 
     def evictable(self, wanted_too: bool = True) -> bool:
-        can = self.producer and self.block and not self.pins and not self.locks
+        can = self.movable and not self.pins and (self.producer or self.swap_cost < inf)
         return bool(can) and (wanted_too or not self.wanted)
 
 
@@ -104,15 +135,15 @@ def children(storage: Storage) -> Iterator[Storage]:
     return (output for op in storage.consumers for output in op.made())
 
 
-def evicted_descendants(storage: Storage) -> list[Storage]:
-    """Reached through evicted storages alone; depth first, the last found first."""
+def gone_descendants(storage: Storage) -> list[Storage]:
+    """Reached through storages that are gone; depth first, the last found first."""
     found: list[Storage] = []
     order: list[Storage] = []
 
     def find(start: Storage) -> list[Storage]:
         fresh: list[Storage] = []
         for child in children(start):
-            if child.evicted and child not in found:
+            if child.gone and child not in found:
                 found.append(child)
                 fresh.append(child)
         return fresh
@@ -124,13 +155,13 @@ def evicted_descendants(storage: Storage) -> list[Storage]:
     return order
 
 
-def evicted_ancestors(op: Op) -> list[Op]:
-    """The ops that make the evicted inputs of this one, theirs, and so on; depth first, the last found first."""
+def gone_ancestors(op: Op) -> list[Op]:
+    """The ops that make the inputs of this one that are gone, theirs, and so on; depth first, the last found first."""
     found: list[Storage] = []
     order: list[Op] = []
 
     def find(start: Op) -> list[Storage]:
-        fresh = [storage for storage in start.inputs if storage.evicted and storage not in found]
+        fresh = [storage for storage in start.inputs if storage.gone and storage not in found]
         found.extend(fresh)
         return fresh
 
@@ -252,7 +283,7 @@ class Lineage:
         if self.model == "own":
             return op.cost
         if self.model == "exact":
-            above, below = evicted_ancestors(op), evicted_descendants(storage)
+            above, below = gone_ancestors(op), gone_descendants(storage)
             if self.options.needed_only:
                 below = [child for child in below if child.needed]
             # The limit counts ops upwards and storages downwards.
@@ -295,16 +326,16 @@ class Lineage:
         """The ops that bring these back, in an order in which they can run."""
         ops: list[Op] = []
         for goal in goals:
-            if goal.evicted:
+            if goal.gone:
                 assert goal.producer
-                ops += [op for op in [goal.producer, *evicted_ancestors(goal.producer)] if op not in ops]
+                ops += [op for op in [goal.producer, *gone_ancestors(goal.producer)] if op not in ops]
         return sorted(ops, key=lambda op: op.depth)
 
     def find_needs(self, ops: list[Op]) -> None:
         """The bytes that each has to have at once: its absent inputs come back one after the other, the hungriest first,
         and stay (Sethi and Ullman's numbers)."""
         for op in ops:
-            absent = [(s.producer.need, s.bytes) for s in op.inputs if s.evicted and s.producer]
+            absent = [(storage.need, storage.bytes) for storage in op.inputs if storage.evicted]
             kept = most = 0
             for need, size in sorted(absent, reverse=True):
                 most = max(most, kept + need)

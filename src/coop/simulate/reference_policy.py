@@ -5,7 +5,7 @@ evictable in it and slides the rest to its low edge. Coop's run is large enough 
 at a time, and are asked again until the hole is large enough.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import inf
 
@@ -42,27 +42,78 @@ class Scene:
     lineage: Lineage
     side: str
     now: float
+    ran: float
+    """The program's own time: without what was waited for or done again."""
     terms: Terms
     """By which moves are priced."""
     found: Terms
     """For the next search."""
     wanted_too: bool = False
     """What waiting ops will read may leave as well."""
+    unwritten_too: bool = True
+    """Sources may leave whose bytes have to be written first."""
+
+    def may_leave(self, storage: Storage) -> bool:
+        written = storage.producer is not None or storage.page
+        return storage.evictable(self.wanted_too) and (self.unwritten_too or written)
 
 
 def staleness(scene: Scene, storage: Storage) -> float:
     return max(scene.now - storage.last_access, SHORTEST)
 
 
+def idle(storage: Storage, now: float, ran: float) -> float:
+    """How long nobody will miss it: until it is used next, if that is known, else as long as it has not been used."""
+    return max(storage.next_use - ran if storage.next_use > ran else now - storage.last_access, SHORTEST)
+
+
+def cost_of_leaving(scene: Scene, storage: Storage) -> float:
+    """Of the cheapest way out and back: to be made again, or to swap."""
+    if not storage.producer:
+        return storage.swap_cost
+    return min(scene.lineage.projected_cost(storage), storage.swap_cost)
+
+
 def score(scene: Scene, storage: Storage) -> float:
-    """Projected cost over staleness. Nothing for what is spare. What is wanted is dearer than anything else, and the
-    deeper the dearer."""
-    assert storage.producer
+    """Cost over time. Nothing for what is spare. What is wanted is dearer than anything else, and the deeper the dearer."""
     if storage.wanted:
-        return (1.0 + storage.producer.depth) / SHORTEST
+        return (1.0 + (storage.producer.depth if storage.producer else 0)) / SHORTEST
     if storage.spare:
         return 0.0
-    return scene.lineage.projected_cost(storage) / staleness(scene, storage)
+    return cost_of_leaving(scene, storage) / idle(storage, scene.now, scene.ran)
+
+
+def find_room(scene: Scene, needed: int) -> tuple[Run, Scene]:
+    """Which run leaves, and the scene in which it was found.
+
+    What waiting ops will read leaves only if nothing else makes room; or instead of a source that has to be written, which
+    would be waited for twice, now and soon, if all that leaves takes less time then. Where the policy has no answer, any policy
+    takes the cheapest window, and what can leave does, however dear it is."""
+    run: Run = []
+    for scene.wanted_too in (False, True):
+        run = choose(scene, needed)
+        if not run:
+            scene.terms = replace(scene.terms, price=inf)
+            run = cheapest_window(scene, needed, scene.options.rescue)
+        if run:
+            break
+    unwritten = [b for b in leaving(scene, run) if b.storage and not b.storage.producer and not b.storage.page]
+    if not unwritten or scene.wanted_too:
+        return run, scene
+    other = replace(scene, wanted_too=True, unwritten_too=False)
+    instead = choose(other, needed)
+    if instead and cost_of_run(other, instead) < cost_of_run(scene, run):
+        return instead, other
+    return run, scene
+
+
+def leaving(scene: Scene, run: Run) -> list[Block]:
+    return [block for block in run if block.storage and not stays(scene, block)]
+
+
+def cost_of_run(scene: Scene, run: Run) -> float:
+    storages = [block.storage for block in leaving(scene, run) if block.storage]
+    return plain_sum([cost_of_leaving(scene, storage) for storage in storages if not storage.spare])
 
 
 def choose(scene: Scene, needed: int) -> Run:
@@ -74,9 +125,14 @@ def choose(scene: Scene, needed: int) -> Run:
 
 
 def choose_one(scene: Scene) -> Run:
-    """The evictable storage of least value; the lowest of several."""
-    blocks = [b for b in scene.arena.blocks if b.storage and b.storage.evictable(scene.wanted_too)]
-    return [min(blocks, key=lambda block: value_of_one(scene, block))] if blocks else []
+    """The storage of least value that may leave; the lowest of several."""
+    blocks = [block for block in scene.arena.blocks if block.storage and scene.may_leave(block.storage)]
+    if not blocks:
+        return []
+    best = min(blocks, key=lambda block: value_of_one(scene, block))
+    assert best.storage
+    scene.found = replace(scene.found, price=score(scene, best.storage) / best.bytes)
+    return [best]
 
 
 def value_of_one(scene: Scene, block: Block) -> float:
@@ -145,7 +201,8 @@ def cheapest_window(scene: Scene, needed: int, may_move: bool) -> Run:
 
     Free blocks cost nothing, and what is evictable its score. What is not, and not locked, may be slid aside if moves are
     allowed: that gains nothing, and costs its bytes over the bandwidth, over the mean staleness of what left by the search
-    before. So may what is much dearer than its bytes are worth. All else (raw blocks, locked storages) is a wall. A window's price is the sum, per byte gained or not.
+    before. So may what is much dearer than its bytes are worth. All else (raw blocks, locked storages, transfers) is a wall.
+    A window's price is the sum, per byte gained or not.
 
     Of several cheapest windows, the lowest is taken for a request of the low side, the highest for one of the high side.
     """
@@ -154,9 +211,9 @@ def cheapest_window(scene: Scene, needed: int, may_move: bool) -> Run:
         storage = block.storage
         if block.state == FREE:
             runs[-1].append(Item(block, block.bytes, 0.0))
-        elif storage and storage.evictable(scene.wanted_too) and not (may_move and stays(scene, block)):
+        elif storage and scene.may_leave(storage) and not (may_move and stays(scene, block)):
             runs[-1].append(Item(block, block.bytes, score(scene, storage)))
-        elif storage and may_move and not storage.locks:
+        elif storage and may_move and storage.movable:
             runs[-1].append(Item(block, 0, cost_of_moving(scene, block)))
         else:
             runs.append([])
@@ -167,7 +224,7 @@ def cheapest_window(scene: Scene, needed: int, may_move: bool) -> Run:
     prices = [price(scene, window) for window in windows]
     least = min(prices)
     best = prices.index(least) if scene.side == LOW else len(prices) - 1 - prices[::-1].index(least)
-    stale = [staleness(scene, item.block.storage) for item in windows[best] if item.gain and item.block.storage]
+    stale = [scene.now - item.block.storage.last_access for item in windows[best] if item.gain and item.block.storage]
     scene.found = Terms(
         plain_sum(stale) / len(stale) if stale else scene.found.staleness,
         least if scene.options.per_byte else least / needed,
@@ -184,7 +241,7 @@ def stays(scene: Scene, block: Block) -> bool:
     its bytes is clearly cheaper."""
     storage, options = block.storage, scene.options
     assert storage
-    if not storage.evictable(scene.wanted_too):
+    if not scene.may_leave(storage):
         return True
     windows = options.policy.name == "coop" and options.window
     if not windows or not options.move or storage.wanted or storage.spare or scene.terms.price == inf:

@@ -34,13 +34,13 @@ class Frame:
 
 
 def hungriest_absent(storages: Iterable[Storage]) -> Storage | None:
-    """The one whose op needs the most bytes to run again; the first of several."""
+    """The one that needs the most bytes to come back; the first of several."""
     absent = [storage for storage in storages if storage.evicted]
-    return max(absent, key=lambda storage: storage.producer.need if storage.producer else 0, default=None)
+    return max(absent, key=lambda storage: storage.need, default=None)
 
 
 class Walk:
-    """Depth first: of several absent inputs the hungriest first. What has come back for an op that still waits is pinned, and
+    """Depth first: of several absent inputs the hungriest first. What is outside is read in, all else made again. What has come back for an op that still waits is pinned, and
     everything else that the missing ops will read is wanted.
 
     If an op finds no room: memory is packed; then emptied of what nobody waits for; then the walk lets go of all pins, for
@@ -55,7 +55,8 @@ class Walk:
         self.frames: list[Frame] = []
         self.holding_on = True
         self.rescues = 0
-        self.replays = 0
+        self.all = len(ops) + sum(goal.page for goal in goals)
+        self.returns = 0
         self.start = engine.now
 
     def run(self) -> None:
@@ -109,23 +110,28 @@ class Walk:
             if self.holding_on:
                 self._pin(frame.goal, self.frames[-1].kept if self.frames else self.kept)
             return True
-        op = frame.goal.producer
-        assert op
-        absent = hungriest_absent(op.inputs)
+        op = None if frame.goal.page else frame.goal.producer
+        inputs = op.inputs if op else []
+        absent = hungriest_absent(inputs)
         if absent:
             self.frames.append(Frame(absent, []))
             return True
         self._count(frame.goal)
         self._release(frame.kept)
-        for storage in op.inputs:
+        for storage in inputs:
             self._pin(storage, frame.kept)
         try:
-            self.engine.replay(op)
+            if op:
+                self.engine.replay(op)
+            else:
+                self.engine.swap.miss(frame.goal)
         except ShortageError:
             self._rescue()
             return True
         self.rescues = 0
         self._release(frame.kept)
+        if not op:
+            return True
         self._wait_no_more(op)
         if not self.engine.options.keep_dead:
             for storage in op.inputs:
@@ -135,10 +141,10 @@ class Walk:
 
     def _count(self, goal: Storage) -> None:
         """What leaves on the way may be needed twice, and that must end."""
-        self.replays += 1
-        many, too_many = 64 + 32 * len(self.ops), 64 + 256 * len(self.ops)
+        self.returns += 1
+        many, too_many = 64 + 32 * self.all, 64 + 256 * self.all
         impatient = self.engine.now - self.start > PATIENCE
-        if self.replays > too_many or (self.replays > many and impatient):
+        if self.returns > too_many or (self.returns > many and impatient):
             raise ShortageError(self.engine.arena.round(goal.bytes), in_circles=True)
 
     def _rescue(self) -> None:
