@@ -308,6 +308,7 @@ Storage* Engine::copy_on_write(Storage& storage) {
   Storage* old = lineage_.split(storage);
   old->in_hand = true;
   old->page = std::exchange(storage.page, 0);
+  storage.ahead = false;
   if (follower_) follower_->renamed(storage, *old);
   old->block = storage.block;
   old->block->storage = old;
@@ -331,6 +332,7 @@ Storage* Engine::split(Storage& storage) {
   Storage* old = lineage_.split(storage);
   old->in_hand = true;
   old->page = std::exchange(storage.page, 0);
+  storage.ahead = false;
   if (follower_) follower_->renamed(storage, *old);
   if (!storage.held) cached_ -= storage.block->bytes;
   sources_ += storage.bytes;

@@ -225,10 +225,9 @@ class Engine {
 
   // One direction of the tier.
   struct Road {
-    double rate;  // bytes per second
-    Seconds took = kShortest,
-            waited = 0.1 * kShortest;  // by transfers, and for them, the last ones more than the others
-    Bytes bytes = 0;                   // on it now
+    double rate;                                         // bytes per second
+    Seconds took = kShortest, waited = 0.1 * kShortest;  // by transfers, and for them: the last ones weigh more
+    Bytes bytes = 0;                                     // on it now
 
     Seconds seconds(Bytes more) const { return static_cast<double>(more) / rate; }
     void measure(Bytes done, const Transfer& transfer);
@@ -247,7 +246,11 @@ class Engine {
   void after_planned_slow(std::span<Storage* const> made, std::span<Storage* const> written);
   Block* take(Bytes bytes, Side side);
   void give_back(Block* block);
-  Scene scene(Side side) { return {options_, arena_, lineage_, side, now_, counts_.op_seconds, terms_, terms_}; }
+  Scene scene(Side side) {
+    const bool planned = follower_ && follower_->under_way();
+    return {options_,           arena_,   lineage_, side,   now_,
+            counts_.op_seconds, in_.rate, terms_,   terms_, yielding_ && !planned};
+  }
   Block* make_room(Bytes bytes, Side side);
   Block* clear(Run run, Scene& scene);
   Shortage shortage(Bytes needed) const;
@@ -304,6 +307,7 @@ class Engine {
   void learn_use(Storage& storage, bool useful);
   void learn_lateness(Storage& storage, const Transfer& read);
   void tend_transfers(Seconds cost);
+  double worth_outside(Storage& storage, bool with_walk);
   void clean_ahead();
   void prefetch();
   Seconds latest_fetch() const;
@@ -312,7 +316,7 @@ class Engine {
   void entering(std::span<Storage* const> inputs);
   void expect_use(Storage& storage);
   void expect_need(Storage& storage);
-  void set_next_use(Storage& storage, Seconds when);
+  void set_next_use(Storage& storage, Seconds when, Seconds due);
 
   Bytes in_use() const { return arena_.capacity() - arena_.free_bytes() - cached_; }
   void note_use();
@@ -341,6 +345,7 @@ class Engine {
   Seconds now_ = 0;
   Terms terms_;
   std::atomic<Seconds> room_seconds_ = 0;
+  bool yielding_ = true;                // what is wanted may leave instead of what has to be written
   std::atomic<Side> side_ = Side::low;  // other threads may allocate while the next op is prepared
   Bytes cached_ = 0, peak_ = 0;
   Bytes sources_ = 0, raw_ = 0,
@@ -353,13 +358,22 @@ class Engine {
   std::atomic<bool> transferring_ = false;       // something has gone outside, ever
   bool refused_ = false, room_outside_ = false;  // the tier took something not, and has let something go since
   Bytes news_ = 0;  // bytes that have come or left since it was last considered what to write
-  std::vector<std::pair<double, Storage*>> worthy_;
+  // To be written ahead.
+  struct Worthy {
+    double worth;  // of a byte, outside; or more
+    Storage* storage;
+    bool exact;
+    bool operator<(const Worthy& other) const {
+      return worth != other.worth ? worth < other.worth : storage->id < other.storage->id;
+    }
+  };
+  std::vector<Worthy> worthy_;
   History history_;
   bool logged_ = false;  // the running op
   // Evicted, and their bytes are outside: in the order in which they are used next, as far as that is known, then by age.
   struct Sooner {
     bool operator()(const Storage* a, const Storage* b) const {
-      if (a->next_use != b->next_use) return b->next_use == 0 || (a->next_use != 0 && a->next_use < b->next_use);
+      if (a->due != b->due) return b->due == 0 || (a->due != 0 && a->due < b->due);
       return a->id < b->id;
     }
   };

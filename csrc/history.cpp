@@ -139,14 +139,14 @@ History::Index History::next_use(Life& life) {
   return life.next;
 }
 
-Seconds History::idle(const Storage& storage) {
-  if (!known() || !storage.life) return 0;
+History::Next History::next(const Storage& storage) {
+  if (!known() || !storage.life) return {};
   Life& own = lives_[storage.life];
   const bool was_there = own.birth <= cursor_;
-  if (!was_there && !own.like) return 0;
+  if (!was_there && !own.like) return {};
   const Index use = next_use(was_there ? own : lives_[own.like]);
   const Seconds then = use == kNone ? entries_.items.back().at : entries_[uses_[use].entry].at;
-  return std::max(then - entries_[cursor_].at, kShortest);
+  return {std::max(then - entries_[cursor_].at, kShortest), use != kNone};
 }
 
 // What lies before the cursor is not needed any more, if that is where the program is.

@@ -36,8 +36,12 @@ class History {
   };
   // Null: it is in no log.
   Lesson* lesson(const Storage& storage) { return storage.life ? &lives_[storage.life].lesson : nullptr; }
-  // From now on, how long the storage will not be used; 0: that is not known.
-  Seconds idle(const Storage& storage);
+  // From now on, how long the storage will not be used; 0: that is not known. And whether it is known to be used then.
+  struct Next {
+    Seconds idle = 0;
+    bool used = false;
+  };
+  Next next(const Storage& storage);
 
  private:
   using Index = std::uint64_t;

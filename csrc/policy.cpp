@@ -22,9 +22,11 @@ double score_of_wanted(const Storage& storage) {
   return (1.0 + (storage.producer ? storage.producer->depth : 0)) / kShortest;
 }
 
-// Of the cheapest way out, and back.
+// Of the cheapest way out, and back. What is wanted would be read at once, and waited for.
 Seconds cost_of_leaving(Scene& scene, Storage& storage) {
-  return storage.leaving_cost(storage.producer ? scene.lineage.projected_cost(storage) : 0);
+  const Seconds reading = static_cast<double>(storage.bytes) / scene.reading;
+  const Seconds swapping = storage.wanted && storage.page ? reading : storage.swap_cost;
+  return storage.producer ? std::min(scene.lineage.projected_cost(storage), swapping) : swapping;
 }
 
 double score(Scene& scene, Storage& storage) {
@@ -33,10 +35,10 @@ double score(Scene& scene, Storage& storage) {
   return cost_of_leaving(scene, storage) / storage.idle(scene.now, scene.ran);
 }
 
-// Of what leaves of a run: how long it takes, and whether a source is among it that has to be written first.
+// Of what leaves of a run: how long that takes; whether a source is among it that has to be written first, or what is wanted.
 struct Leaving {
   Seconds cost = 0;
-  bool unwritten = false;
+  bool unwritten = false, wanted = false;
 };
 Leaving leaving(Scene& scene, Run run) {
   Leaving result;
@@ -44,6 +46,7 @@ Leaving leaving(Scene& scene, Run run) {
     if (Storage* storage = block->storage; storage && !stays(scene, *storage)) {
       if (!storage->spare()) result.cost += cost_of_leaving(scene, *storage);
       result.unwritten = result.unwritten || (storage->source() && !storage->page);
+      result.wanted = result.wanted || storage->wanted;
     }
     if (block == run.last) break;
   }
@@ -361,7 +364,7 @@ std::unique_ptr<Policy> make_policy(const Options& options) {
     case PolicyKind::delta: return std::make_unique<Single<Delta>>();
     case PolicyKind::coop: break;
   }
-  if (!options.window) return std::make_unique<Single<Dte>>();
+  if (!options.windows()) return std::make_unique<Single<Dte>>();
   return std::make_unique<Coop>();
 }
 
@@ -374,8 +377,7 @@ bool stays(Scene& scene, Storage& storage) {
   constexpr double kClearly = 4;  // prices change from one search to the next
   if (!scene.may_leave(storage)) return true;
   const Options& options = scene.options;
-  const bool windows = options.policy == PolicyKind::coop && options.window;
-  if (!windows || !options.move || storage.wanted || storage.spare() || scene.terms.price == Terms().price)
+  if (!options.windows() || !options.move || storage.wanted || storage.spare() || scene.terms.price == Terms().price)
     return false;
   const double room = kClearly * scene.terms.price * static_cast<double>(storage.block->bytes);
   return score(scene, storage) > cost_of_moving(scene, storage) + room;
@@ -386,6 +388,7 @@ Run cheapest_window(Scene& scene, Bytes needed, bool may_move) {
 }
 
 Run find_room(Policy& policy, Scene& scene, Bytes needed) {
+  scene.unwritten_too = true;
   Run run;
   for (const bool wanted_too : {false, true}) {
     scene.wanted_too = wanted_too;
@@ -396,14 +399,16 @@ Run find_room(Policy& policy, Scene& scene, Bytes needed) {
     }
     if (run.first) break;
   }
-  if (!run.first || scene.wanted_too || !scene.options.swap) return run;
+  if (!run.first || scene.wanted_too || !scene.yielding || !scene.options.swap || !scene.options.windows()) return run;
   const Leaving first = leaving(scene, run);
   if (!first.unwritten) return run;
   Scene other = scene;
   other.wanted_too = true;
   other.unwritten_too = false;
   const Run found = policy.choose(other, needed);
-  if (!found.first || leaving(other, found).cost >= first.cost) return run;
+  if (!found.first) return run;
+  const Leaving second = leaving(other, found);
+  if (!second.wanted || second.cost >= first.cost) return run;
   scene.take(other);
   return found;
 }

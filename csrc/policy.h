@@ -28,13 +28,14 @@ struct Scene {
   Lineage& lineage;
   Side side = Side::low;      // where the request would like to lie
   Seconds now = 0, ran = 0;   // the engine's time, and the program's own
+  double reading = 1;         // bytes per second that come back from outside
   Terms terms;                // by which moves are priced
   Terms found;                // for the next search
+  bool yielding = true;       // what waiting ops will read may leave instead of a source that has to be written first
   bool wanted_too = false;    // what waiting ops will read may leave; else it can only be moved, like what is pinned
   bool unwritten_too = true;  // sources may leave whose bytes have to be written first
 
   void take(const Scene& other) {
-    terms = other.terms;
     found = other.found;
     wanted_too = other.wanted_too;
     unwritten_too = other.unwritten_too;

@@ -2,7 +2,7 @@
 //
 // The walk is depth first, and of several absent inputs the one that takes the most room comes first. What it has brought
 // back for an op that still waits is pinned. Everything else that the missing ops will read is wanted: it leaves only when
-// nothing else can make room, and is brought back once more. So nothing is recomputed twice where memory allows. Where
+// nothing else can make room, and is brought back once more; then its op waits too. So nothing is recomputed twice where memory allows. Where
 // there is no room even so, memory is packed, then emptied, and in the end the walk holds on to nothing but the operands
 // of the op that runs.
 #include <algorithm>
@@ -16,6 +16,8 @@ namespace coop {
 namespace {
 
 constexpr Seconds kPatience = 1;  // with a recomputation that goes round in circles
+constexpr std::size_t kYielding =
+    2;  // times as much as was missing: from then on, what is wanted stays if anything else can leave
 
 Storage* storage_of(Storage* storage) { return storage; }
 Storage* storage_of(const Edge& edge) { return edge.storage; }
@@ -59,6 +61,7 @@ void Engine::bring_back(std::span<Storage* const> goals, Lock& lock) {
     }
   };
   const auto let_all_go = [&] {
+    yielding_ = true;
     release_from(0);
     for (Op* op : order) {
       if (op->waiting) want(op, false);
@@ -71,6 +74,7 @@ void Engine::bring_back(std::span<Storage* const> goals, Lock& lock) {
   const std::size_t all =
       order.size() + std::count_if(goals.begin(), goals.end(), [](const Storage* goal) { return goal->page != 0; });
   const std::size_t many = 64 + 32 * all, too_many = 64 + 256 * all;
+  const std::size_t few = kYielding * all;
   const Seconds start = now_;
   std::size_t replays = 0;
   try {
@@ -92,6 +96,10 @@ void Engine::bring_back(std::span<Storage* const> goals, Lock& lock) {
       }
       Op* op = goal->page ? nullptr : goal->producer;
       if (!op && !goal->page) lose(*goal);  // it was lost before, and what is wanted was made from it
+      if (op && !op->waiting) {             // what it makes has left meanwhile
+        order.push_back(op);
+        want(op, true);
+      }
       Storage* absent = op ? hungriest_absent(std::span(op->inputs(), op->inputs_count)) : nullptr;
       if (absent) {
         frames.push_back({absent, kept.size()});
@@ -100,6 +108,7 @@ void Engine::bring_back(std::span<Storage* const> goals, Lock& lock) {
       if (++replays > too_many || (replays > many && now_ - start > kPatience)) {
         throw thrashing(arena_.round(goal->bytes));
       }
+      yielding_ = replays <= few;
       release_from(from);
       for (std::uint32_t i = 0; op && i < op->inputs_count; ++i) {
         ++op->inputs()[i].storage->pins;
@@ -174,7 +183,6 @@ void Engine::replay(Op& op, Lock& lock) {
   counts_.recompute_seconds += cost;
   ++counts_.replays;
   for (std::uint32_t i = 0; i < op.inputs_count; ++i) op.inputs()[i].storage->last_access = now_;
-  for (std::uint32_t i = 0; foresees() && i < op.inputs_count; ++i) expect_use(*op.inputs()[i].storage);
   for (std::uint32_t i = 0; i < op.outputs_count; ++i) {
     Block* block = produced[i];
     if (!block) continue;
@@ -188,6 +196,7 @@ void Engine::replay(Op& op, Lock& lock) {
       place(*output, block);
     }
   }
+  for (std::uint32_t i = 0; foresees() && i < op.inputs_count; ++i) expect_use(*op.inputs()[i].storage);
   for (std::uint32_t i = 0; i < op.outputs_count; ++i) {
     if (Storage* output = op.outputs()[i]; output && output->evicted()) {
       throw std::logic_error("rule 4: a replay did not bring its output back");

@@ -32,8 +32,6 @@ Block* Engine::make_room(Bytes bytes, Side side) {
   ++counts_.searches;
   while (!block) {
     const Watch search;
-    scene.wanted_too = false;
-    scene.unwritten_too = true;
     const Run run = needed <= arena_.capacity() ? find_room(*policy_, scene, needed) : Run();
     const Seconds seconds = search.seconds();
     counts_.search_seconds += seconds;
@@ -59,9 +57,10 @@ Block* Engine::make_room(Bytes bytes, Side side) {
     Block* hole = clear(run, scene);
     if (hole && hole->bytes >= needed) block = arena_.take(hole, needed, side);
   }
+  if (scene.wanted_too) scene.found.price = terms_.price;  // what is wanted has none
   terms_ = scene.found;
   price_ *= kForgetting;
-  if (terms_.price != Terms().price && !scene.wanted_too) {  // what is wanted has no price
+  if (terms_.price != Terms().price && !scene.wanted_too) {
     price_ = std::max(price_, price_ > 0 ? std::min(terms_.price, kJump * price_) : terms_.price);
   }
   fragmentation_sum_ += static_cast<double>(arena_.free_bytes()) / static_cast<double>(arena_.capacity());
@@ -166,8 +165,7 @@ Shortage Engine::shortage(Bytes needed) const {
   Shortage shortage;
   shortage.needed = needed;
   shortage.budget = options_.budget;
-  const bool windows = options_.policy == PolicyKind::coop && options_.window;
-  shortage.largest = largest_run(arena_, options_.rescue || (options_.move && windows));
+  shortage.largest = largest_run(arena_, options_.rescue || (options_.move && options_.windows()));
   Bytes fixed = 0;
   for (const Block* block = arena_.first(); block; block = block->next) {
     const Storage* storage = block->storage;

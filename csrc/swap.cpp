@@ -127,6 +127,7 @@ bool Engine::call_off(Storage& storage) {
   transfer = transfers_.back();
   transfers_.pop_back();
   storage.transit = Transit::none;
+  storage.ahead = false;
   price_swap(storage);
   return true;
 }
@@ -140,6 +141,7 @@ void Engine::finish_all(bool wait) {
 // The tier does not take it, until it is used the next time, or there is room again.
 void Engine::refused(Storage& storage) {
   storage.swap_cost = kNever;
+  storage.ahead = false;
   refused_ = true;
 }
 
@@ -165,7 +167,7 @@ void Engine::learn_use(Storage& storage, bool useful) {
 
 void Engine::learn_lateness(Storage& storage, const Transfer& read) {
   History::Lesson* own = history_.lesson(storage);
-  if (!own) return;
+  if (!own || !history_.known()) return;
   const double late = std::min(read.waited / std::max(read.seconds, kShortest), 1.0);
   own->late = own->late ? *own->late + kOwnWeight * (late - *own->late) : late;
 }
@@ -184,7 +186,7 @@ Seconds Engine::cost_of_reading(const Storage& storage) {
   constexpr double kMore = 3;
   const History::Lesson* own = history_.lesson(storage);
   const double late = own && own->late ? *own->late : kMore * in_.waited / in_.took;
-  return in_.seconds(storage.bytes) * std::clamp(late, options_.swap_load, 1.0);
+  return in_.seconds(storage.bytes) * std::min(std::max(late, options_.swap_load), 1.0);
 }
 
 // What the program would wait for: until it has been written, if it were to leave now, and for some of its coming back.
@@ -264,22 +266,27 @@ void Engine::entering(std::span<Storage* const> inputs) {
 
 // When it is used next: by the program, or to make again what the program uses then.
 void Engine::expect_use(Storage& storage) {
-  const Seconds ran = counts_.op_seconds, idle = history_.idle(storage);
-  Seconds next = idle > 0 ? ran + idle : 0;
-  int looks = kFar;
+  const Seconds ran = counts_.op_seconds;
+  const auto sooner = [&](Seconds& time, Seconds other) {
+    if (other > ran) time = time > ran ? std::min(time, other) : other;
+  };
+  const History::Next next = history_.next(storage);
+  Seconds when = next.idle > 0 ? ran + next.idle : 0, due = next.used ? when : 0;
+  int looks = storage.missed ? kFar : 0;
   for (const Edge* edge = storage.consumers; edge && looks-- > 0; edge = edge->next) {
     for (std::uint32_t i = 0; i < edge->op->outputs_count; ++i) {
       const Storage* made = edge->op->outputs()[i];
-      if (!made || !made->missing || made->next_use <= ran) continue;
-      next = next == 0 ? made->next_use : std::min(next, made->next_use);
+      if (!made || !made->missing) continue;
+      sooner(when, made->next_use);
+      sooner(due, made->due);
     }
   }
-  set_next_use(storage, next);
+  set_next_use(storage, when, due);
 }
 
 // It has gone, and has to be made again when it is used: what it is made from is needed then.
 void Engine::expect_need(Storage& storage) {
-  const Seconds ran = counts_.op_seconds, when = storage.next_use;
+  const Seconds ran = counts_.op_seconds, when = storage.next_use, due = storage.due;
   if (!storage.missing || when <= ran) return;
   std::vector<const Op*> ops{storage.producer};
   for (int looks = kFar; looks-- > 0 && !ops.empty();) {
@@ -288,15 +295,16 @@ void Engine::expect_need(Storage& storage) {
     for (std::uint32_t i = 0; i < op.inputs_count; ++i) {
       Storage& input = *op.inputs()[i].storage;
       if (input.foreign || (ran < input.next_use && input.next_use <= when)) continue;
-      set_next_use(input, when);
-      if (input.missing) ops.push_back(input.producer);
+      set_next_use(input, when, due > ran ? due : input.due);
+      if (input.missing && input.producer) ops.push_back(input.producer);  // else it is lost
     }
   }
 }
 
-void Engine::set_next_use(Storage& storage, Seconds when) {
+void Engine::set_next_use(Storage& storage, Seconds when, Seconds due) {
   const bool outside = storage.evicted() && outside_.erase(&storage);
   storage.next_use = when;
+  storage.due = due;
   storage.foreseen = std::max(when - counts_.op_seconds, 0.0);  // rounded as it will be
   if (outside) {
     outside_.insert(&storage);
@@ -316,8 +324,18 @@ void Engine::tend_transfers(Seconds cost) {
   prefetch();
 }
 
-// What is worth the most outside is written now, so that it can leave at once when there is need. A byte that is free for a
-// second is worth what searches have paid for it, and no more than making it again would cost, or waiting until it is written.
+// What a byte of it would be worth outside. A byte that is free for a second is worth what searches have paid for it, and no
+// more than waiting until it is written would cost, or making it again, which takes a walk to find out.
+double Engine::worth_outside(Storage& storage, bool with_walk) {
+  const auto bytes = static_cast<double>(storage.bytes);
+  const Seconds writing = out_.seconds(storage.bytes), reading = cost_of_reading(storage);
+  Seconds value = std::min(price_ * bytes * storage.idle(now_, counts_.op_seconds), writing + reading);
+  if (with_walk && storage.producer) value = std::min(value, lineage_.projected_cost(storage));
+  const History::Lesson* own = history_.lesson(storage);
+  return ((own ? own->useful : useful_) * (value - reading) - options_.swap_load * writing) / bytes;
+}
+
+// What is worth the most outside is written now, so that it can leave at once when there is need.
 void Engine::clean_ahead() {
   constexpr Seconds kAhead = 0.01;  // of writing, at a time
   constexpr double kWorthwhile = 2;
@@ -328,24 +346,18 @@ void Engine::clean_ahead() {
   for (Block* block = arena_.first(); block; block = block->next) {
     Storage* storage = block->storage;
     if (!storage || !storage->evictable(false) || storage->page || !storage->swappable() || storage->spare()) continue;
-    const auto bytes = static_cast<double>(storage->bytes);
-    const Seconds writing = out_.seconds(storage->bytes), reading = cost_of_reading(*storage);
-    const History::Lesson* own = history_.lesson(*storage);
-    const auto gain = [&](Seconds value) {
-      return (own ? own->useful : useful_) * (value - reading) - options_.swap_load * writing;
-    };
-    Seconds value = std::min(price_ * bytes * storage->idle(now_, counts_.op_seconds), writing + reading);
-    if (gain(value) > 0 && storage->producer) value = std::min(value, lineage_.projected_cost(*storage));
-    value = gain(value);
-    if (value > 0) worthy_.emplace_back(value / bytes, storage);
+    if (const double worth = worth_outside(*storage, false); worth > 0) worthy_.push_back({worth, storage, false});
   }
-  const auto less = [](const auto& a, const auto& b) {
-    return a.first != b.first ? a.first < b.first : a.second->id < b.second->id;
-  };
-  std::make_heap(worthy_.begin(), worthy_.end(), less);
+  std::make_heap(worthy_.begin(), worthy_.end());
   while (!worthy_.empty() && out_.seconds(out_.bytes) < kAhead) {
-    std::pop_heap(worthy_.begin(), worthy_.end(), less);
-    Storage& storage = *worthy_.back().second;
+    std::pop_heap(worthy_.begin(), worthy_.end());
+    Worthy& best = worthy_.back();
+    if (!std::exchange(best.exact, true)) {  // it may be worth less
+      best.worth = worth_outside(*best.storage, true);
+      best.worth > 0 ? std::push_heap(worthy_.begin(), worthy_.end()) : worthy_.pop_back();
+      continue;
+    }
+    Storage& storage = *best.storage;
     worthy_.pop_back();
     // It has to be outside and back before it is used, and be of use in between.
     const Seconds away = out_.seconds(out_.bytes + storage.bytes) + in_.seconds(storage.bytes);
@@ -362,9 +374,13 @@ void Engine::prefetch() {
     constexpr int kMost = 8;  // at a time
     const Seconds ran = counts_.op_seconds;
     for (int i = 0; i < kMost && ran >= look_again_; ++i) {
-      look_again_ = latest_fetch();
       const auto first =
           std::find_if(outside_.begin(), outside_.end(), [](const Storage* storage) { return waits(*storage); });
+      if (first != outside_.end() && 0 < (*first)->due && (*first)->due <= ran) {  // the program has done other things
+        expect_use(**first);
+        continue;
+      }
+      look_again_ = latest_fetch();
       if (ran < look_again_ || first == outside_.end() || !fetch_ahead(**first)) return;
     }
   } else if (last_missed_) {
@@ -382,12 +398,13 @@ Seconds Engine::latest_fetch() const {
   constexpr double kMargin = 1.25, kOps = 2;
   Seconds on_the_way = in_.seconds(in_.bytes), latest = kNever;
   for (const Storage* storage : outside_) {
-    if (storage->next_use == 0) break;
+    if (storage->due == 0) break;
     if (!waits(*storage)) continue;
     on_the_way += in_.seconds(storage->bytes);
-    latest = std::min(latest, storage->next_use - kMargin * on_the_way);
+    latest = std::min(latest, storage->due - kMargin * on_the_way - kOps * longest_op_);  // it begins between two ops
+    if (latest <= counts_.op_seconds) break;
   }
-  return latest - kOps * longest_op_;  // it can only begin between two ops
+  return latest;
 }
 
 // False: not now.
@@ -421,7 +438,7 @@ Block* Engine::room_for(const Storage& storage) {
   for (Block* block = run.first;; block = block->next) {
     gain += block->bytes;
     if (const Storage* there = block->storage) {
-      const bool later = there->spare() || (there->page && there->next_use > storage.next_use);
+      const bool later = there->spare() || (there->page && there->next_use > storage.due);
       if (!later || there->transit != Transit::none || stays(scene, *block->storage)) return nullptr;
     }
     if (block == run.last) break;

@@ -710,6 +710,7 @@ void run_reshape(Scope& scope, const OpInfo& info, c10::DispatchKeySet below, to
     throw;
   }
   leave();
+  engine.ran(0);
   bind_results(info, stack);
 }
 

@@ -101,8 +101,9 @@ struct alignas(64) Storage {
 
   Bytes bytes = 0;
   Seconds swap_cost = std::numeric_limits<Seconds>::infinity();  // of leaving with its bytes and coming back
-  Seconds next_use = 0;  // in the program's own time, as the last step tells; in the past: not known
+  Seconds next_use = 0;  // not before, in the program's own time, as the last step tells; in the past: not known
   Seconds foreseen = 0;  // how far ahead that was when it was told
+  Seconds due = 0;       // the same if a use is known then; 0: none is
   Edge* consumers = nullptr;
   Engine* engine = nullptr;
   void* handle = nullptr;  // the driver's; null when nobody outside holds the storage
@@ -225,6 +226,9 @@ struct Options {
   double swap_load = 0.5;              // of a transfer's time, what the ops beside it lose
   bool foresee = true;                 // with swap: what the last step did is expected of this one
   int checks = 0;                      // level of rule checks
+
+  // One run of neighbours leaves at a time, and is large enough.
+  bool windows() const { return policy == PolicyKind::coop && window; }
 };
 
 }  // namespace coop

@@ -86,7 +86,7 @@ class Runner {
       std::vector<Storage*> used;
       for (const std::size_t use : step.lines[i].uses) used.push_back(all[use]);
       history_.used(used, now_);
-      for (std::size_t k = 0; k < used.size(); ++k) told(i, step.lines[i].uses[k], history_.idle(*used[k]));
+      for (std::size_t k = 0; k < used.size(); ++k) told(i, step.lines[i].uses[k], history_.next(*used[k]).idle);
       if (step.lines[i].births) {
         Storage& born = born_.emplace_back();
         born.bytes = alike_ ? 1000 : 1000 + i;

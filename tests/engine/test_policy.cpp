@@ -28,7 +28,7 @@ class Stage {
         arena_(total(items), 1, options.placement),
         lineage_(
             options_, [](Storage&) {}, [](Op&) {}),
-        scene{options_, arena_, lineage_, Side::low, 100, 100, {}, {}} {
+        scene{options_, arena_, lineage_, Side::low, 100, 100, 1, {}, {}} {
     for (const Item& item : items) blocks.push_back(arena_.allocate(item.bytes, Side::low));
     for (std::size_t i = 0; i < items.size(); ++i) {
       const Item& item = items[i];

@@ -7,7 +7,7 @@ import pytest
 
 from command import coop as command
 from coop.simulate import Player
-from coop.trace import write
+from coop.trace import Trace, TraceError, write
 from random_steps import random_trace
 from step_traces import convolutions, transformer
 
@@ -51,6 +51,23 @@ def test_most_transfers_are_hidden_once_the_step_is_known(trace, policy):
     transfers, hidden = all.transfer_seconds - first.transfer_seconds, all.hidden_seconds - first.hidden_seconds
     assert all.prefetch_hits - first.prefetch_hits > all.prefetch_misses - first.prefetch_misses
     assert transfers > 0 and hidden / transfers > 0.25
+
+
+def test_storages_swap_over_the_link_of_the_device_that_a_trace_is_of():
+    trace = transformer()
+    player = Player(trace)
+    budget = (player.floor().bytes + player.floor(swap=True).bytes) // 2
+    for into, out in ((12e9, 12e9), (3e9, 1e9)):
+        linked = Trace(trace.instructions, about=trace.about | {"swap_bandwidth": [into, out]})
+        stats = Player(linked).play(budget, limit=1e9, swap=True).stats
+        assert stats.swaps_in > 0
+        assert stats.transfer_seconds == pytest.approx(stats.swapped_in / into + stats.swapped_out / out)
+
+
+@pytest.mark.parametrize("wrong", [12e9, [12e9], [12e9, 0], [12e9, "fast"]])
+def test_a_link_is_two_speeds(wrong):
+    with pytest.raises(TraceError, match="swap_bandwidth must be two numbers of bytes per second, in and out, not"):
+        Trace([], about={"swap_bandwidth": wrong})
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -127,3 +127,9 @@ def test_unknown_devices_are_told_the_known_ones():
         load("h100")
     with pytest.raises(ValueError, match=r"cannot read the device 'missing\.toml': No such file"):
         load("missing.toml")
+
+
+def test_a_trace_knows_the_link_of_its_device():
+    assert load("a100").about["swap_bandwidth"] == [12e9, 12e9]
+    assert load("raspberry-pi").about["swap_bandwidth"] == [45.5e6, 24.5e6]  # its card
+    assert "swap_bandwidth" not in SIMPLE.about

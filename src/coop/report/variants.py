@@ -24,7 +24,7 @@ SWITCHES = {
     "needed_only": "Costs count what somebody needs.",
     "record_backward": "Gradients on their way can be recomputed too.",
     "rescue": "Where nothing else helps, blocks are moved together.",
-    "swap": "Storages may leave with their bytes, over a link of 12 GB/s each way unless another is named.",
+    "swap": "Storages may leave with their bytes, over the link of the trace's device, or 12 GB/s each way.",
     "foresee": "With swap: what the last step did is expected of this one.",
 }
 """Parts of a policy that are on or off, and what they do."""

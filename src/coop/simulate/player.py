@@ -15,9 +15,10 @@ from coop.plan.plan import Plan
 from coop.policies import options_for
 from coop.trace.trace import Hold, Op, Release, Source, Trace
 
-LINK = {"swap_in": 12e9, "swap_out": 12e9, "swap_load": 0.05}
-"""Where storages may swap: a device's link to its host, PCIe 3, and an engine of its own for copies that costs the ops
-beside it little."""
+_LINK = 12e9
+"""Bytes per second, each way, where a trace does not know: a device's link to its host, PCIe 3."""
+_LOAD = 0.05
+"""Of a transfer's time, what the ops beside it lose: little, where the device has an engine of its own for copies."""
 
 THRASH = 2.0
 """Overhead from which on a run counts as thrashing and is given up."""
@@ -74,9 +75,7 @@ class Player:
         """`alignment` of blocks: if it is not given, that of the device that the trace is of."""
         self.trace = trace
         self.alignment = alignment = trace.alignment if alignment is None else alignment
-        self._options: dict[str, Any] = {"alignment": self.alignment, **LINK}
-        if trace.copy_bandwidth is not None:
-            self._options["copy_bandwidth"] = float(trace.copy_bandwidth)
+        self._options: dict[str, Any] = {"alignment": self.alignment, **speeds_of(trace)}
         self._program = _C.Program()
         for instruction in trace.instructions:
             match instruction:
@@ -152,6 +151,13 @@ class Player:
             events=tuple(Event(*event) for event in result["events"]),
             replays=tuple(result["replays"]),
         )
+
+
+def speeds_of(trace: Trace) -> dict[str, float]:
+    """At which bytes move on the device that a trace is of: inside of its memory, and where they swap to."""
+    into, out = trace.swap_bandwidth or (_LINK, _LINK)
+    moving = {} if trace.copy_bandwidth is None else {"copy_bandwidth": float(trace.copy_bandwidth)}
+    return {"swap_in": into, "swap_out": out, "swap_load": _LOAD, **moving}
 
 
 def simulate(trace: Trace, budget: int | float, policy: str = "coop", **options: Any) -> Simulation:

@@ -46,7 +46,7 @@ from typing import Any
 from coop._C import Options
 from coop.budget import Stats
 from coop.policies import options_for
-from coop.simulate.player import LINK, THRASH, Simulation, overhead_of
+from coop.simulate.player import THRASH, Simulation, overhead_of, speeds_of
 from coop.simulate.reference_arena import HIGH, LOW, Block
 from coop.simulate.reference_engine import Engine
 from coop.simulate.reference_lineage import Op as Recorded
@@ -70,13 +70,13 @@ def play(
     sizes = [i.bytes for i in trace.instructions if isinstance(i, Source)]
     sizes += [size for op in trace.ops for size in (op.scratch, *(output.bytes for output in op.outputs))]
     enough = 2 * sum(size + alignment for size in sizes) + alignment
-    link = LINK | {"alignment": alignment}
-    unlimited = Step(trace, options_for("coop", enough, 0, link | {"keep_dead": False}))
+    device = speeds_of(trace) | {"alignment": alignment}
+    unlimited = Step(trace, options_for("coop", enough, 0, device | {"keep_dead": False}))
     unlimited.play(1, THRASH)
     assert unlimited.status == "ok"
     peak = unlimited.engine.counts.peak
     size = int(budget * peak) if isinstance(budget, float) else budget
-    step = Step(trace, options_for(policy, size, 0, link | switches))
+    step = Step(trace, options_for(policy, size, 0, device | switches))
     step.play(steps, limit)
     return step.result(peak)
 

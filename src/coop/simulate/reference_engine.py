@@ -4,7 +4,7 @@ Part of the specification in reference.py.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from coop._C import Options
@@ -73,6 +73,8 @@ class Engine:
         """Free bytes over capacity, after each request that had to make room."""
         self.orphans = Orphans(self)
         self.swap = Swap(self)
+        self.yielding = True
+        """What is wanted may leave instead of what has to be written: not in a walk that has done its work twice over."""
         self.copying: Storage | None = None
         """The old version that an op in place, running again, works on a copy of."""
 
@@ -237,6 +239,7 @@ class Engine:
         old = self.lineage.split(storage)
         old.in_hand = True
         old.page, storage.page = storage.page, False
+        storage.ahead = False
         self.swap.set_cost(storage)
         self.swap.left(old)
         return old
@@ -248,6 +251,7 @@ class Engine:
         old = self.lineage.split(storage)
         old.in_hand = True
         old.page, storage.page = storage.page, False
+        storage.ahead = False
         assert storage.block
         self._settle_in(old, storage.block)
         self._settle_in(storage, copy)
@@ -278,7 +282,9 @@ class Engine:
 
     def scene(self, side: str) -> Scene:
         ran = self.counts.op_seconds
-        return Scene(self.options, self.arena, self.lineage, side, self.now, ran, self.terms, self.terms)
+        reading = self.swap.back.rate
+        terms, yielding = self.terms, self.yielding
+        return Scene(self.options, self.arena, self.lineage, side, self.now, ran, reading, terms, terms, yielding)
 
     def _make_room(self, size: int, side: str) -> Block:
         needed = self.arena.round(size)
@@ -286,7 +292,6 @@ class Engine:
         self.counts.searches += 1
         block: Block | None = None
         while not block:
-            scene.unwritten_too = True
             run: Run = []
             if needed <= self.arena.capacity:
                 run, scene = find_room(scene, needed)
@@ -301,14 +306,14 @@ class Engine:
             else:
                 self.events.append(Event("shortage", self.now, 0, 0, needed, 0.0))
                 raise ShortageError(needed)
-        self.terms = scene.found
         self._set_price(scene)
         self.free_shares.append(self.arena.free_bytes / self.arena.capacity)
         return block
 
     def _set_price(self, scene: Scene) -> None:
         """Of a byte for a second. What is wanted has none."""
-        swap, paid = self.swap, scene.found.price
+        self.terms = replace(scene.found, price=self.terms.price) if scene.wanted_too else scene.found
+        swap, paid = self.swap, self.terms.price
         swap.price *= FORGETTING
         if paid != inf and not scene.wanted_too:
             swap.price = max(swap.price, min(paid, JUMP * swap.price) if swap.price > 0 else paid)
@@ -408,9 +413,6 @@ class Engine:
         self.counts.replays += 1
         for storage in op.inputs:
             storage.last_access = self.now
-        for storage in op.inputs:
-            if self.swap.foresees:
-                self.swap.expect_use(storage)
         for output, block in zip(op.outputs, ([target] if target else []) + blocks, strict=True):
             if output and output.evicted:
                 self.swap.still(output)
@@ -419,6 +421,9 @@ class Engine:
                 self.counts.rematerialisations += 1
             else:  # nobody's any more, or still here
                 self.free(block)
+        for storage in op.inputs:
+            if self.swap.foresees:
+                self.swap.expect_use(storage)
 
     def _target_of(self, op: Op) -> Block:
         """The bytes an in-place op works on, as a raw block: the old version's own if nobody else waits for it, else a

@@ -94,17 +94,18 @@ class History:
             life.ended = True
             life.like = None
 
-    def idle(self, storage: Storage) -> float:
-        """From now on, how long it will not be used; 0: that is not known."""
+    def next(self, storage: Storage) -> tuple[float, bool]:
+        """From now on, how long it will not be used; 0: that is not known. And whether it is known to be used then."""
         life = self.lives.get(storage)
         if self.cursor is None or not life:
-            return 0.0
+            return 0.0, False
         if life.birth > self.cursor:
             if not life.like:
-                return 0.0
+                return 0.0, False
             life = life.like
-        then = next((entry for entry in life.uses if entry > self.cursor), len(self.log) - 1)
-        return max(self.log[then].at - self.log[self.cursor].at, SHORTEST)
+        uses = [entry for entry in life.uses if entry > self.cursor]
+        then = uses[0] if uses else len(self.log) - 1
+        return max(self.log[then].at - self.log[self.cursor].at, SHORTEST), bool(uses)
 
     def _find(self, lives: list[Life]) -> int | None:
         """The entry behind the last one, or one soon after; else the oldest that uses one of these, as this op does."""

@@ -42,7 +42,9 @@ class Storage:
     swap_cost: float = inf
     """Of leaving with its bytes and coming back; infinite: it does not."""
     next_use: float = 0.0
-    """In the program's own time, as the last step tells; in the past: not known."""
+    """Not before, in the program's own time, as the last step tells; in the past: not known."""
+    due: float = 0.0
+    """The same if a use is known then; 0: none is."""
     ahead: bool = False
     """Written before it had to leave, and has not left since."""
     fetched: bool = False

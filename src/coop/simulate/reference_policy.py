@@ -44,10 +44,14 @@ class Scene:
     now: float
     ran: float
     """The program's own time: without what was waited for or done again."""
+    reading: float
+    """Bytes per second that come back from outside."""
     terms: Terms
     """By which moves are priced."""
     found: Terms
     """For the next search."""
+    yielding: bool = True
+    """What waiting ops will read may leave instead of a source that has to be written first."""
     wanted_too: bool = False
     """What waiting ops will read may leave as well."""
     unwritten_too: bool = True
@@ -68,10 +72,9 @@ def idle(storage: Storage, now: float, ran: float) -> float:
 
 
 def cost_of_leaving(scene: Scene, storage: Storage) -> float:
-    """Of the cheapest way out and back: to be made again, or to swap."""
-    if not storage.producer:
-        return storage.swap_cost
-    return min(scene.lineage.projected_cost(storage), storage.swap_cost)
+    """Of the cheapest way out and back: to be made again, or to swap. What is wanted would be read at once, and waited for."""
+    swapping = storage.bytes / scene.reading if storage.wanted and storage.page else storage.swap_cost
+    return min(scene.lineage.projected_cost(storage), swapping) if storage.producer else swapping
 
 
 def score(scene: Scene, storage: Storage) -> float:
@@ -87,9 +90,10 @@ def find_room(scene: Scene, needed: int) -> tuple[Run, Scene]:
     """Which run leaves, and the scene in which it was found.
 
     What waiting ops will read leaves only if nothing else makes room; or instead of a source that has to be written, which
-    would be waited for twice, now and soon, if all that leaves takes less time then. Where the policy has no answer, any policy
+    would be waited for twice, now and soon, if all that leaves takes less time then (only with windows). Where the policy has no answer, any policy
     takes the cheapest window, and what can leave does, however dear it is."""
     run: Run = []
+    scene.unwritten_too = True
     for scene.wanted_too in (False, True):
         run = choose(scene, needed)
         if not run:
@@ -98,13 +102,18 @@ def find_room(scene: Scene, needed: int) -> tuple[Run, Scene]:
         if run:
             break
     unwritten = [b for b in leaving(scene, run) if b.storage and not b.storage.producer and not b.storage.page]
-    if not unwritten or scene.wanted_too:
+    if not unwritten or scene.wanted_too or not scene.yielding or not by_windows(scene.options):
         return run, scene
     other = replace(scene, wanted_too=True, unwritten_too=False)
     instead = choose(other, needed)
-    if instead and cost_of_run(other, instead) < cost_of_run(scene, run):
+    wanted = any(block.storage and block.storage.wanted for block in leaving(other, instead))
+    if wanted and cost_of_run(other, instead) < cost_of_run(scene, run):
         return instead, other
     return run, scene
+
+
+def by_windows(options: Options) -> bool:
+    return options.policy.name == "coop" and options.window
 
 
 def leaving(scene: Scene, run: Run) -> list[Block]:
@@ -118,10 +127,7 @@ def cost_of_run(scene: Scene, run: Run) -> float:
 
 def choose(scene: Scene, needed: int) -> Run:
     """The policy's answer; empty if it has none."""
-    options = scene.options
-    if options.policy.name == "coop" and options.window:
-        return choose_window(scene, needed)
-    return choose_one(scene)
+    return choose_window(scene, needed) if by_windows(scene.options) else choose_one(scene)
 
 
 def choose_one(scene: Scene) -> Run:
@@ -243,8 +249,7 @@ def stays(scene: Scene, block: Block) -> bool:
     assert storage
     if not scene.may_leave(storage):
         return True
-    windows = options.policy.name == "coop" and options.window
-    if not windows or not options.move or storage.wanted or storage.spare or scene.terms.price == inf:
+    if not by_windows(options) or not options.move or storage.wanted or storage.spare or scene.terms.price == inf:
         return False
     room = CLEARLY * scene.terms.price * block.bytes
     return score(scene, storage) > cost_of_moving(scene, block) + room

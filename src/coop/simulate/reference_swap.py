@@ -202,7 +202,8 @@ class Swap:
             storage.page = True
             self.set_cost(storage)
         else:
-            if own := self.history.lesson(storage):
+            own = self.history.lesson(storage)
+            if own and self.history.cursor is not None:
                 late = min(waited / max(seconds, SHORTEST), 1.0)
                 own.late = late if own.late is None else own.late + OWN_WEIGHT * (late - own.late)
             engine.restore(storage, transfer.block)
@@ -216,6 +217,7 @@ class Swap:
             return False
         self.out.queue.remove(transfer)
         self._end(transfer)
+        storage.ahead = False
         self.set_cost(storage)
         return True
 
@@ -303,15 +305,19 @@ class Swap:
     def expect_use(self, storage: Storage) -> None:
         """By the program, or to make again what the program uses then."""
         ran = self.engine.counts.op_seconds
-        time = self.history.idle(storage)
-        uses = [ran + time] if time > 0 else []
-        for op in storage.consumers[:FAR]:
-            uses += [made.next_use for made in op.made() if made.missing and made.next_use > ran]
-        self._set_next_use(storage, min(uses, default=0.0))
+        time, used = self.history.next(storage)
+        made = [output for op in storage.consumers[:FAR] for output in op.made() if output.missing]
+        when = [ran + time] if time > 0 else []
+        due = when if used else []
+        self._set_next_use(
+            storage,
+            min(when + [other.next_use for other in made if other.next_use > ran], default=0.0),
+            min(due + [other.due for other in made if other.due > ran], default=0.0),
+        )
 
     def _expect_need(self, storage: Storage) -> None:
         """It has to be made again when it is used: what it is made from is needed then."""
-        ran, when = self.engine.counts.op_seconds, storage.next_use
+        ran, when, due = self.engine.counts.op_seconds, storage.next_use, storage.due
         if not storage.missing or when <= ran:
             return
         ops: list[Op | None] = [storage.producer]
@@ -321,12 +327,12 @@ class Swap:
                 break
             for source in op.inputs:
                 if not ran < source.next_use <= when:
-                    self._set_next_use(source, when)
+                    self._set_next_use(source, when, due if due > ran else source.due)
                     if source.missing:
                         ops.append(source.producer)
 
-    def _set_next_use(self, storage: Storage, when: float) -> None:
-        storage.next_use = when
+    def _set_next_use(self, storage: Storage, when: float, due: float) -> None:
+        storage.next_use, storage.due = when, due
         if storage.evicted and storage.page:
             self.look_again = 0.0
 
@@ -356,7 +362,7 @@ class Swap:
                 value = min(value, engine.lineage.projected_cost(storage))
             own = self.history.lesson(storage)
             gain = (own.useful if own else self.useful) * (value - reading) - engine.options.swap_load * writing
-            if gain > 0:
+            if gain / storage.bytes > 0:
                 worthy.append((gain / storage.bytes, storage.number, storage))
         for _, _, storage in sorted(worthy, reverse=True):
             if self.out.seconds(self.bytes_on(self.out)) >= AHEAD:
@@ -369,7 +375,7 @@ class Swap:
     def _outside(self) -> list[Storage]:
         """Evicted, with a copy: in the order in which they are used next, those of which that is not known last."""
         outside = [storage for storage in self.engine.lineage.storages if storage.evicted and storage.page]
-        return sorted(outside, key=lambda storage: (storage.next_use == 0, storage.next_use, storage.number))
+        return sorted(outside, key=lambda storage: (storage.due == 0, storage.due, storage.number))
 
     def _waiting(self) -> list[Storage]:
         """Of these, the ones that somebody will want."""
@@ -383,6 +389,9 @@ class Swap:
                 ran, waiting = self.engine.counts.op_seconds, self._waiting()
                 if not self._outside() or ran < self.look_again:
                     return
+                if waiting and 0 < waiting[0].due <= ran:  # the program has done other things
+                    self.expect_use(waiting[0])
+                    continue
                 self.look_again = self._latest_fetch(waiting)
                 if ran < self.look_again or not waiting or not self._fetch_ahead(waiting[0]):
                     return
@@ -395,11 +404,10 @@ class Swap:
         """When the next has to be on its way, so that each is there in time, one after the other."""
         on_the_way, latest = self.back.seconds(self.bytes_on(self.back)), inf
         for storage in waiting:
-            if storage.next_use == 0:
-                break
-            on_the_way += self.back.seconds(storage.bytes)
-            latest = min(latest, storage.next_use - MARGIN * on_the_way)
-        return latest - OPS * self.longest_op
+            if storage.due:
+                on_the_way += self.back.seconds(storage.bytes)
+                latest = min(latest, storage.due - MARGIN * on_the_way - OPS * self.longest_op)
+        return latest
 
     def _fetch_ahead(self, storage: Storage) -> bool:
         engine, flying = self.engine, self.bytes_on(self.back)
@@ -430,7 +438,7 @@ class Swap:
             return None
         for block in run:
             there = block.storage
-            if there and not (there.spare or (there.page and there.next_use > storage.next_use)):
+            if there and not (there.spare or (there.page and there.next_use > storage.due)):
                 return None
             if there and stays(scene, block):
                 return None

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 PATIENCE = 1.0
 """Seconds on the clock, with a recomputation that goes round in circles."""
+YIELDING = 2
+"""Times as much as was missing: from then on, what is wanted stays if anything else can leave."""
 
 
 @dataclass
@@ -68,6 +70,7 @@ class Walk:
             while self._advance():
                 pass
         finally:
+            self.engine.yielding = True
             for frame in self.frames:
                 self._release(frame.kept)
             self._release(self.kept)
@@ -111,6 +114,9 @@ class Walk:
                 self._pin(frame.goal, self.frames[-1].kept if self.frames else self.kept)
             return True
         op = None if frame.goal.page else frame.goal.producer
+        if op and not op.waiting:  # what it makes has left meanwhile
+            self.ops.append(op)
+            self._wait(op)
         inputs = op.inputs if op else []
         absent = hungriest_absent(inputs)
         if absent:
@@ -146,6 +152,7 @@ class Walk:
         impatient = self.engine.now - self.start > PATIENCE
         if self.returns > too_many or (self.returns > many and impatient):
             raise ShortageError(self.engine.arena.round(goal.bytes), in_circles=True)
+        self.engine.yielding = self.returns <= YIELDING * self.all
 
     def _rescue(self) -> None:
         """Called while a shortage is handled: raises it again if nothing is left to try."""

@@ -3,7 +3,8 @@
 The cost of an op is a roofline: the time to launch it, and then the longer of computing its FLOPs and moving its bytes.
 FLOPs are those of `torch.utils.flop_counter`; ops that it does not know move bytes only. Caches, overlap and the shapes
 that a kernel likes are left out. The figures are in TOML files: `devices/` has some, and users may write their own.
-Those that say `watts` and have a table `[paging]` are also for the planner poet, which saves energy.
+Those that say `watts` and have a table `[paging]` are also for the planner poet, which saves energy. `link`, or paging, is
+where storages swap to.
 """
 
 import tomllib
@@ -41,11 +42,18 @@ class Device:
     """While it computes. None: not known."""
     paging: Paging | None = None
     """Its storage, for what memory has no room for. None: it has none, or nothing is known of it."""
+    link: float | None = None
+    """Bytes per second to the memory of its host, and as many back. None: it has none."""
 
     @property
     def about(self) -> dict[str, Any]:
         """What a trace with its costs says of it."""
-        return {"alignment": self.alignment, "copy_bandwidth": self.bandwidth / 2}  # each byte is read and written
+        said: dict[str, Any] = {"alignment": self.alignment, "copy_bandwidth": self.bandwidth / 2}  # read and written
+        if self.link:
+            said["swap_bandwidth"] = [self.link, self.link]
+        elif self.paging:
+            said["swap_bandwidth"] = [self.paging.in_bandwidth, self.paging.out_bandwidth]
+        return said
 
     def cost(self, op: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any, view: bool) -> int:
         """Nanoseconds of one call. A view computes nothing and moves nothing."""
@@ -141,7 +149,7 @@ def _parse(name: str, where: str, text: str) -> Device:
     rates = value("flops", content, dict, "a table of FLOP/s, one for each dtype")
     flops = {dtype: number(dtype, rates, "FLOP/s") for dtype in {**rates, "float32": 0}}
     alignment = value("alignment", content, int, "a number of bytes above 0")
-    known_only(content, {"gpu", "alignment", "launch", "bandwidth", "flops", "watts", "paging"}, "device")
+    known_only(content, {"gpu", "alignment", "launch", "bandwidth", "flops", "watts", "paging", "link"}, "device")
     paging = None
     if "paging" in content:
         table = value("paging", content, dict, "a table")
@@ -166,4 +174,5 @@ def _parse(name: str, where: str, text: str) -> Device:
         flops,
         number("watts", content, "watts") if "watts" in content else None,
         paging,
+        number("link", content, "bytes/s") if "link" in content else None,
     )

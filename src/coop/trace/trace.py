@@ -95,6 +95,9 @@ class Trace:
         bandwidth = self.copy_bandwidth
         if bandwidth is not None and not (isinstance(bandwidth, int | float) and bandwidth > 0):
             raise TraceError(f"its copy_bandwidth must be a number of bytes per second, not {bandwidth!r}")
+        link = self.about.get("swap_bandwidth")
+        if link is not None and not (_pair(link) and all(isinstance(n, int | float) and n > 0 for n in link)):
+            raise TraceError(f"its swap_bandwidth must be two numbers of bytes per second, in and out, not {link!r}")
         check(self.instructions)
 
     @property
@@ -102,6 +105,12 @@ class Trace:
         """Bytes per second that can be moved inside the device's memory, if that is known."""
         found: float | None = self.about.get("copy_bandwidth")
         return found
+
+    @property
+    def swap_bandwidth(self) -> tuple[float, float] | None:
+        """Bytes per second into the device's memory and out of it, from where storages swap to, if that is known."""
+        found = self.about.get("swap_bandwidth")
+        return (float(found[0]), float(found[1])) if found else None
 
     @property
     def alignment(self) -> int:
@@ -117,6 +126,10 @@ class Trace:
     def cost(self) -> int:
         """Of all ops, each once. Nanoseconds."""
         return sum(op.cost for op in self.ops)
+
+
+def _pair(value: Any) -> bool:
+    return isinstance(value, list | tuple) and len(value) == 2
 
 
 def storages_of(instructions: Iterable[Instruction]) -> tuple[list[int], list[int]]:
