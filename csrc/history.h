@@ -29,6 +29,8 @@ class History {
 
   // Whether it is known what comes next.
   bool known() const { return cursor_ != kNone; }
+  // Storages that it knows of, dead ones too.
+  std::size_t lives() const { return lives_.size() - 1 - spare_.size(); }
   // What the last times have taught of a storage, and of those that it is like.
   struct Lesson {
     double useful = 0.5;         // it was, to write it ahead: between 0 and 1

@@ -1,8 +1,8 @@
 // Policies: which neighbouring blocks leave for this request?
 //
 // A policy sees the arena and the lineage and names one run of blocks. The engine evicts what is evictable in it, slides
-// what may only move to its low edge, and tries again. Coop names a run that is large enough at once; DTR, DTE and
-// LRU name one storage at a time.
+// what may only move to its low edge, and tries again. Coop names a run that is large enough at once; DTR, DTE, DELTA
+// and LRU name one storage at a time.
 #pragma once
 
 #include <limits>

@@ -78,7 +78,7 @@ class Stats:
     """Spent on both, and how much of it the program did not have to wait for."""
     hidden_seconds: float = 0.0
     waited_seconds: float = 0.0
-    """By the program, for transfers: the rest of it."""
+    """By the program, for transfers: the rest of it, or more, where one waits behind others."""
     prefetch_hits: int = 0
     """Storages that were on their way back, or there, when they were needed; and those that had to be asked for first."""
     prefetch_misses: int = 0

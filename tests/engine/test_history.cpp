@@ -103,6 +103,13 @@ class Runner {
     for (std::size_t i = Step::kParameters; i < all.size(); ++i) history_.forgotten(*all[i]);
   }
   bool known() const { return history_.known(); }
+  std::size_t lives() const { return history_.lives(); }
+  // Uses a parameter, in an op of its own.
+  void use(std::size_t parameter) {
+    Storage* const used[] = {&parameters_[parameter]};
+    history_.used(used, now_++);
+  }
+  History::Next next(std::size_t parameter) { return history_.next(parameters_[parameter]); }
 
  private:
   const bool alike_;
@@ -163,6 +170,40 @@ TEST(another_step_in_between_is_no_harm) {
     }
   }
   CHECK(right * 10 > all * 9);
+}
+
+TEST(a_long_log_forgets_the_oldest_and_still_knows_what_comes) {
+  for (std::uint64_t seed = 0; seed < 10; ++seed) {
+    const check::Context context("seed", seed);
+    check::Random random(seed);
+    const Step step = seed % 2 ? Step::recurrent(random) : Step::random(random);
+    Runner runner(seed % 2);
+    const std::size_t steps = 40000 / step.lines.size();
+    std::size_t told = 0;
+    for (std::size_t i = 0; i < steps; ++i) {
+      runner.run(step, [&](std::size_t line, std::size_t storage, Seconds idle) {
+        const Seconds expected = next_use(step, line, storage);
+        if (i + 3 < steps || expected == 0) return;
+        CHECK_EQUAL(idle, expected);
+        ++told;
+      });
+    }
+    CHECK(told > 0);
+    CHECK(runner.lives() < 10000);  // 8,192 entries with a birth each, and the parameters
+  }
+}
+
+TEST(what_was_not_used_again_the_last_time_is_not_expected_at_any_time) {
+  Step step;
+  for (std::size_t i = 0; i + 2 < Step::kParameters; ++i) step.lines.push_back({{0, i + 1}, false});
+  Runner runner;
+  const auto ignore = [](std::size_t, std::size_t, Seconds) {};
+  runner.use(Step::kParameters - 1);
+  for (int i = 0; i < 3; ++i) runner.run(step, ignore);
+  CHECK(runner.known());
+  const History::Next unused = runner.next(Step::kParameters - 1), used = runner.next(0);
+  CHECK(!unused.used && unused.idle > used.idle);
+  CHECK(used.used);
 }
 
 TEST(what_a_step_that_repeats_needs_is_there_in_time) {

@@ -1,7 +1,7 @@
 """The reference's policies: which neighbouring blocks leave for a request?
 
 Part of the specification in reference.py. A policy answers with a run of blocks, lowest first; the engine evicts what is
-evictable in it and slides the rest to its low edge. Coop's run is large enough at once. DTR, DTE and LRU name one storage
+evictable in it and slides the rest to its low edge. Coop's run is large enough at once. DTR, DTE, DELTA and LRU name one storage
 at a time, and are asked again until the hole is large enough.
 """
 
