@@ -126,7 +126,7 @@ class Contest:
             if stats := outcomes[name].stats:
                 row["peak"] = stats["peak"]
                 row["stats"] = stats
-                row["hidden"] = stats["hidden_seconds"] / (stats["transfer_seconds"] or 1.0)
+                row["hidden"] = max(1.0 - stats["waited_seconds"] / (stats["transfer_seconds"] or 1.0), 0.0)
                 row["recomputation"] = stats["recompute_seconds"] / stats["op_seconds"]
         return list(rows.values())
 

@@ -65,6 +65,7 @@ std::size_t Engine::retire(Bytes spare) {
     } catch (const std::logic_error&) {
       throw;  // a broken rule
     } catch (const Lost&) {
+      storage->lost = true;
       if (storage->held) abandon(*storage);  // else it is the lost one itself
       outside.push_back(storage);
       ++lost;

@@ -28,6 +28,11 @@ constexpr const char* kEvictedMessage =
 constexpr std::size_t kReserve = 4;
 
 constexpr const char* kLostMessage =
+    "coop: this tensor is lost: it, or what it would be made from, had been swapped out and did not come back as it "
+    "was. "
+    "Tip: go on from the last checkpoint, with another place to swap to.";
+
+constexpr const char* kNoRoomMessage =
     "coop: this tensor was evicted when its budget's scope ended, and there was no room to bring it back. Tip: drop "
     "tensors "
     "you no longer need before the scope ends, or allow more memory.";
@@ -316,7 +321,7 @@ void Scope::abandon(Storage& storage) {
   auto* impl = static_cast<c10::StorageImpl*>(storage.handle);
   impl->_mutable_data_ptr_no_checks().release_context();
   impl->set_data_ptr_noswap(c10::DataPtr(nullptr, c10::kCPU));
-  impl->release_data_and_set_meta_custom_data_ptr_error_msg_(kLostMessage);
+  impl->release_data_and_set_meta_custom_data_ptr_error_msg_(storage.lost ? kLostMessage : kNoRoomMessage);
 }
 
 std::uint64_t Scope::digest(Bytes offset, Bytes bytes) { return digest_of(base_ + offset, bytes); }

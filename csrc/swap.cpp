@@ -231,9 +231,9 @@ void Engine::fetch(Storage& storage) {
 
 // Its bytes are nowhere, and nothing can make them again.
 void Engine::lose(Storage& storage) {
+  storage.lost = true;
   if (storage.held) abandon(storage);
   storage.in_hand = false;
-  storage.lost = true;
   throw Lost(
       "a tensor of " + std::to_string(storage.bytes) +
       " bytes that had been swapped out did not come back as it was, and it cannot be recomputed: its memory, or its "

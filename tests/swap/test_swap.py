@@ -269,6 +269,27 @@ def test_a_lost_tensor_that_is_used_again_is_an_error_again(tmp_path):
                 (lost * 2).sum()
 
 
+@pytest.mark.filterwarnings("ignore:.*what was swapped out is lost")
+@pytest.mark.parametrize("share", [0.8, 0.6, 0.45, 0.35])
+def test_a_step_that_is_known_goes_on_beside_what_is_lost(share, peak, tmp_path):
+    """What is read ahead may be lost before anybody asks for it; and what was made from it may leave after that."""
+    failed = 0
+    with coop.budget(int(share * peak.peak), swap=coop.Disk(tmp_path), checks=2) as memory:
+        training = Training()
+        for _ in range(4):
+            training.step()
+        damaged(tmp_path, "overwritten")
+        for _ in range(6):
+            try:
+                training.step()
+            except RuntimeError as error:
+                assert "lost" in str(error)
+                failed += 1
+        assert (torch.arange(100_000) * 2).sum() == 99_999 * 100_000
+        assert memory.stats().swaps_out > 0
+    assert failed
+
+
 def test_a_tier_that_was_full_is_used_again_when_it_has_room():
     with coop.budget(4 << 20, swap=2 << 20) as memory:
         first = [source(memory, 256, 1000) for _ in range(5)]  # 1,000 KiB each
