@@ -63,6 +63,8 @@ class Driver {
   virtual void drop(Storage& storage) = 0;
   // Moves the bytes of a held storage out of the arena, for good.
   virtual void evacuate(Storage& storage) = 0;
+  // Another thread is letting go of a held storage, and waits for the engine's lock: nobody may touch the handle any more.
+  virtual bool dying(const Storage&) const { return false; }
   // A held storage will never be brought back: reading it is an error from now on.
   virtual void abandon(Storage& storage) = 0;
   // Begins to write bytes of the arena to the tier outside, or to bring a page of it back, beside the program. Returns a

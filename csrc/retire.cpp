@@ -46,7 +46,7 @@ std::size_t Engine::retire(Bytes spare) {
     std::vector<Storage*> leaving;
     for (Block* block = arena_.first(); block; block = block->next) {
       Storage* storage = block->storage;
-      if (!storage || !storage->held || storage->exposed) continue;
+      if (!storage || !storage->held || storage->exposed || driver_.dying(*storage)) continue;
       const bool read_now = storage->locks > (storage->fixed ? 1 : 0);  // by an op of another thread
       if (!read_now) leaving.push_back(storage);
     }

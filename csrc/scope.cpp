@@ -268,7 +268,12 @@ void Scope::empty_trash() {
 
 // --- Driver ------------------------------------------------------------------------------------------------------------
 
+bool Scope::dying(const Storage& storage) const {
+  return c10::raw::intrusive_ptr::use_count(static_cast<c10::StorageImpl*>(storage.handle)) == 0;
+}
+
 void Scope::detach(Storage& storage) {
+  if (dying(storage)) return;
   auto* impl = static_cast<c10::StorageImpl*>(storage.handle);
   impl->_mutable_data_ptr_no_checks().release_context();
   impl->set_data_ptr_noswap(c10::DataPtr(nullptr, &storage, &release_storage, c10::kCPU));
@@ -277,6 +282,7 @@ void Scope::detach(Storage& storage) {
 }
 
 void Scope::attach(Storage& storage) {
+  if (dying(storage)) return;
   auto* impl = static_cast<c10::StorageImpl*>(storage.handle);
   impl->_mutable_data_ptr_no_checks().release_context();
   impl->clear_data_ptr_access_error_msg_();
@@ -318,6 +324,7 @@ void Scope::evacuate(Storage& storage) {
 }
 
 void Scope::abandon(Storage& storage) {
+  if (dying(storage)) return;
   auto* impl = static_cast<c10::StorageImpl*>(storage.handle);
   impl->_mutable_data_ptr_no_checks().release_context();
   impl->set_data_ptr_noswap(c10::DataPtr(nullptr, c10::kCPU));

@@ -89,6 +89,7 @@ class Scope final : public Driver {
   void drop(Op& op) override;
   void drop(Storage& storage) override;
   void evacuate(Storage& storage) override;
+  bool dying(const Storage& storage) const override;
   void abandon(Storage& storage) override;
   std::uint64_t digest(Bytes offset, Bytes bytes) override;
   std::uint32_t begin_out(Bytes offset, Bytes bytes, Seconds now) override;
