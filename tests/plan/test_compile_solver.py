@@ -85,9 +85,8 @@ def compiled(budget, solver, model, x, backend="aot_eager"):
     [
         (perceptron, (0.1, 0.2, 0.5, 1.0)),
         (transformer, (0.1, 0.3, 1.0)),
-        (convolutions, (0.1, 0.5, 1.0)),
     ],
-    ids=["perceptron", "transformer", "convolutions"],
+    ids=["perceptron", "transformer"],
 )
 def test_the_peak_goes_up_with_the_budget_and_the_gradients_are_the_same(make, budgets):
     torch.manual_seed(0)
