@@ -45,6 +45,7 @@ Block* Engine::take(Bytes bytes, Side side) {
 }
 
 void Engine::give_back(Block* block) {
+  spoil(block->offset, block->bytes);
   raw_ -= block->bytes;
   note(EventKind::free, nullptr, block->offset, block->bytes);
   arena_.release(block);
@@ -106,6 +107,7 @@ void Engine::ran(Seconds cost) {
   if (!orphans_.empty()) orphans_.tend([this](Storage& source) { return settle_if_cheap(source); });
   if (options_.swap || !transfers_.empty()) tend_transfers(cost);
   lineage_.sweep(kPortion);
+  if (options_.checks >= 3) shake();
 }
 
 // --- storages ----------------------------------------------------------------------------------------------------------
@@ -231,6 +233,7 @@ Block* Engine::release_block(Storage& storage) {
     note(EventKind::place, nullptr, block->offset, block->bytes);
     return block;
   }
+  spoil(block->offset, block->bytes);
   return arena_.release(block);
 }
 

@@ -80,6 +80,8 @@ class Driver {
   virtual void drop_page(std::uint32_t /*page*/) {}
   // A digest of bytes in the arena, for checks of rule 4.
   virtual std::uint64_t digest(Bytes offset, Bytes bytes) = 0;
+  // Nobody may read these bytes of the arena any more: at the highest level of checks they are overwritten.
+  virtual void spoil(Bytes /*offset*/, Bytes /*bytes*/) {}
 };
 
 // Bytes that left did not come back, and cannot be made again. The program can go on without them.
@@ -336,6 +338,11 @@ class Engine {
     if (options_.checks >= 2) check_unlocked();
   }
   void check_unlocked() const;
+  // Checks at level 3: after each op, all that can leave leaves, and what is free holds nobody's bytes.
+  void shake();
+  void spoil(Bytes offset, Bytes bytes) {
+    if (options_.checks >= 3) driver_.spoil(offset, bytes);
+  }
 
   const Options options_;
   Driver& driver_;

@@ -122,6 +122,9 @@ Block* Engine::slide(Storage& storage) {
 
 void Engine::moved(Storage& storage, Bytes from) {
   counts_.move_seconds += driver_.copy(storage.block->offset, from, storage.bytes);
+  if (const Bytes end = storage.block->offset + storage.bytes; storage.block->offset < from) {
+    spoil(std::max(end, from), from + storage.bytes - std::max(end, from));
+  }
   if (storage.held) driver_.attach(storage);
   ++counts_.moves;
   counts_.moved_bytes += storage.bytes;
@@ -159,6 +162,10 @@ void Engine::compact_unlocked(bool wanted_too) {
     if (storage->producer || storage->page) evict(*storage);
   }
   pack_unlocked();
+}
+
+void Engine::shake() {
+  if (!retired_) compact_unlocked(true);
 }
 
 Shortage Engine::shortage(Bytes needed) const {

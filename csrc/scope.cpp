@@ -333,6 +333,8 @@ void Scope::abandon(Storage& storage) {
 
 std::uint64_t Scope::digest(Bytes offset, Bytes bytes) { return digest_of(base_ + offset, bytes); }
 
+void Scope::spoil(Bytes offset, Bytes bytes) { std::memset(base_ + offset, 0xDB, bytes); }
+
 std::uint32_t Scope::begin_out(Bytes offset, Bytes bytes, Seconds) {
   return mover_ ? mover_->begin_out(base_ + offset, bytes) : 0;
 }

@@ -92,6 +92,7 @@ class Scope final : public Driver {
   bool dying(const Storage& storage) const override;
   void abandon(Storage& storage) override;
   std::uint64_t digest(Bytes offset, Bytes bytes) override;
+  void spoil(Bytes offset, Bytes bytes) override;
   std::uint32_t begin_out(Bytes offset, Bytes bytes, Seconds now) override;
   std::uint32_t begin_in(std::uint32_t page, Bytes offset, Bytes bytes, Seconds now) override;
   Transfer finish(std::uint32_t ticket, bool wait, Seconds now) override;

@@ -225,7 +225,7 @@ struct Options {
   Bytes swap_least = 1 << 16;          // storages below this size do not swap
   double swap_load = 0.5;              // of a transfer's time, what the ops beside it lose
   bool foresee = true;                 // with swap: what the last step did is expected of this one
-  int checks = 0;                      // level of rule checks
+  int checks = 0;                      // level of rule checks: 1, 2 at every event, 3 with all evicted after each op
 
   // One run of neighbours leaves at a time, and is large enough.
   bool windows() const { return policy == PolicyKind::coop && window; }

@@ -280,7 +280,7 @@ def budget(
     `size` is an int of bytes or a string such as "600MiB" or "4GB". `policy` chooses what is evicted: coop, coop-paper, dtr,
     dtr-eq, dte, delta or lru. With `swap`, tensors may also leave with their bytes, and parameters and optimizer state can leave at all:
     for so much memory outside of the arena, or for a file (`coop.Disk`). A `plan`, from `coop.plan.solve` or a file, says what leaves and comes back while the program does what
-    was planned; where it does something else, the policy decides. `checks` runs the engine's own checks: 0 never, 1 cheap ones, 2 at every event (slow). `events=True`
+    was planned; where it does something else, the policy decides. `checks` runs the engine's own checks: 0 never, 1 cheap ones, 2 at every event (slow), 3 also evicts all that can leave after every op (to find errors). `events=True`
     records what happens for `memory.events()`. Further keywords switch parts of the policy, for comparison: window,
     partition, per_byte, keep_dead, in_place, move, rescue.
     """

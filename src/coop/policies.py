@@ -55,8 +55,8 @@ def options_for(policy: str, budget: int, checks: int, switches: dict[str, Any])
     alignment = switches.get("alignment", 64)
     if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
         raise ValueError(f"alignment must be a power of two, not {alignment!r}")
-    if checks not in (0, 1, 2):
-        raise ValueError(f"checks is 0, 1 or 2, not {checks!r}")
+    if checks not in (0, 1, 2, 3):
+        raise ValueError(f"checks is 0, 1, 2 or 3, not {checks!r}")
     options = Options()
     options.budget = budget
     options.checks = checks
