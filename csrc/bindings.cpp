@@ -172,4 +172,10 @@ PYBIND11_MODULE(_C, module) {
     if (scope && impl) without_gil("a pointer to a tensor", [&] { scope->expose(impl); });
   });
   module.def("state", &state);
+  module.def("same_again_in_doubt", [](const std::string& name) {
+    const std::size_t dot = name.find('.');
+    const auto op = c10::Dispatcher::singleton().findOp(
+        {name.substr(0, dot), dot == std::string::npos ? std::string() : name.substr(dot + 1)});
+    return op && op->hasSchema() && OpInfo::of(*op).same_again.in_doubt();
+  });
 }

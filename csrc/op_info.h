@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "same_again.h"
 #include "types.h"
 
 namespace coop {
@@ -46,13 +47,10 @@ struct OpInfo {
   bool points_to_all = false;  // composite: may hold a pointer to any tensor, not to integers only
   int statistics = 0;          // the index of the first of the two running statistics
   bool multiplies = false;     // its kernel may use oneDNN's precision of float32
-  int accumulate_argument = -1;  // if that is true, it adds in any order
-  bool never_the_same = false;   // depends on more than its arguments
+  bool ragged = false;         // leaves some bytes of its results undefined
+  SameAgain same_again;
   std::size_t returns = 0;
   double density = 0;  // measured, seconds per byte of output; moving average, 0: not known yet
-
-  // A call with these arguments gives the same bits whenever it is made, in the present settings.
-  bool same_again(const torch::jit::Stack& stack) const;
 
   // A single measurement says as much about the machine's other work as about the op. This follows the fast runs of
   // this op with this much output: down at once, up slowly.

@@ -271,8 +271,8 @@ class Call {
     const Options& options = engine_.options();
     Storage* target = operands_.written.size() == 1 ? operands_.written[0] : nullptr;
     const bool backward = !options.record_backward && !engine_.planned_again() && in_plain_backward();
-    record_ = options.evict && info_.replayable && info_.same_again(stack_) && !backward && !stores_gradient(info_) &&
-              info_.returns > 0 && !operands_.exotic && !operands_.grows &&
+    record_ = options.evict && info_.replayable && info_.same_again.holds(stack_) && !backward &&
+              !stores_gradient(info_) && info_.returns > 0 && !operands_.exotic && !operands_.grows &&
               (operands_.written.empty() || (target && may_be_renamed(*target) && !passed_twice())) &&
               !engine_.too_deep(operands_.storages);
     if (!options.in_place) {
@@ -538,10 +538,11 @@ class Call {
       if (!storage || storage->foreign) return;
       if (engine_.following()) made_.push_back(storage);
       if (info_.unset) storage->unset = true;
-      if (tensor.nbytes() < storage->bytes) storage->ragged = true;
+      if (info_.ragged || tensor.nbytes() < storage->bytes) storage->ragged = true;
       if (operands_.exotic) engine_.expose(*storage);  // may be part of something we cannot see into
       all += storage->bytes;
-      if (composite && composite->points_to(tensor)) composite->hold(*storage);
+      // It may be about to fill what is empty.
+      if (composite && (info_.unset || composite->points_to(tensor))) composite->hold(*storage);
       if (storage->bytes <= engine_.options().tiny) return;  // not worth evicting
       outputs_.push_back(storage);
       places.push_back({static_cast<std::uint16_t>(index), static_cast<std::uint16_t>(element)});
@@ -772,7 +773,7 @@ void install_allocator() {
       },
       [] {
         Scope::after_fork();
-        turns.unlock();
+        new (&turns) std::recursive_mutex;  // the old one is owned by a thread of the parent
       });
   c10::SetAllocator(c10::kCPU, &hook, 255);
 }

@@ -43,6 +43,8 @@ class Boundary:
         for name in ("_to_dlpack", "_to_dlpack_versioned"):
             self._wrap_function(torch._C, name)
         self._wrap_function(torch.utils.dlpack, "to_dlpack")
+        for module in (torch, torch.utils.dlpack):
+            self._wrap_function(module, "from_dlpack")
         self._manage_threads()
         self._run_eagerly()
 
@@ -74,7 +76,8 @@ class Boundary:
 
         @functools.wraps(original)
         def wrapper(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            _C.expose(tensor)
+            if isinstance(tensor, torch.Tensor):
+                _C.expose(tensor)
             return original(tensor, *args, **kwargs)
 
         self._replace(module, name, wrapper)

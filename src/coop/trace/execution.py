@@ -245,7 +245,7 @@ class _Writer:
                     call.node.phase,
                     tuple(dict.fromkeys(renewed.values())),
                     call.scratch,
-                    call.schema.replayable and not call.elsewhere,
+                    call.schema.replayable and not call.schema.in_doubt and not call.elsewhere,
                 )
             )
         for held in old.values():

@@ -56,6 +56,7 @@ class Schema:
         namespace, _, base = schema.name.partition("::")
         self.ignored = namespace in ("prim", "profiler")
         self.replayable = namespace == "aten"  # a custom op may do anything
+        self.in_doubt = self.replayable and _C.same_again_in_doubt(self.name)  # it may give other bits the next time
         self.shape_only = self.replayable and base in _SHAPE_ONLY
         self.names = [argument.name for argument in schema.arguments]
         self.written = {a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write}
@@ -199,7 +200,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             view = bool(call.outputs) and not fresh and not call.writes
             cost = self._cost(op, args, kwargs, result, view, nanoseconds)
             scratch = max(most - sum(output.bytes for output in call.outputs), 0)
-            self._add(schema.name, call, cost, scratch, schema.replayable)
+            again = schema.replayable and not (schema.in_doubt and not torch.are_deterministic_algorithms_enabled())
+            self._add(schema.name, call, cost, scratch, again)
         if statistics:
             update = _Call()
             for tensor in statistics:

@@ -1,0 +1,99 @@
+"""An op that would not give the same bits again is not run again."""
+
+import pytest
+import torch
+
+import coop
+from same import assert_same, same_in_budget
+
+ADDITIONS = 200_000
+
+
+def scattered(threads, *, deterministic=False, additions=ADDITIONS, dtype=torch.float32):
+    """Sums of many floats in a few places, and the state of the result under pressure."""
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(deterministic)
+    try:
+        with coop.budget("64MiB") as memory:
+            index = torch.randint(0, 500, (additions,))
+            values = torch.rand(additions).mul(9).to(dtype)
+            sums = torch.zeros(500, dtype=dtype).index_put((index,), values, accumulate=True)
+            before = sums.clone()
+            memory.commit(before)
+            with pytest.raises(coop.OutOfBudget):
+                torch.empty(64 << 20, dtype=torch.uint8)
+            state = memory.state(sums)
+            assert torch.equal(before, sums)
+            return state
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.set_num_threads(2)
+
+
+def test_sums_in_any_order_are_kept():
+    assert scattered(2) == "source"
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"threads": 1},
+        {"threads": 2, "deterministic": True},
+        {"threads": 2, "additions": 1000},
+        {"threads": 2, "dtype": torch.int64},
+    ],
+    ids=["one thread", "deterministic", "few", "integers"],
+)
+def test_sums_in_one_order_are_made_again(how):
+    assert scattered(**how) == "evicted"
+
+
+def test_gradients_of_an_embedding_by_index_are_of_one_value():
+    """Backward of an index adds to the same rows in any order."""
+
+    def program():
+        torch.set_num_threads(1)  # plain PyTorch is not of one value either on two
+        table = torch.randn(50, 64, requires_grad=True)
+        rows = table[torch.randint(0, 50, (5000,))]
+        (gradient,) = torch.autograd.grad(rows.square().sum(), table, create_graph=True)
+        return gradient.sin().sum(), gradient
+
+    same_in_budget(program, ratios=(0.7,))
+
+
+def test_least_squares_are_kept():
+    with coop.budget("16MiB", tiny=0) as memory:
+        solution = torch.linalg.lstsq(torch.randn(300, 200), torch.randn(300, 50)).solution
+        before = solution.clone()
+        memory.commit(before)
+        with pytest.raises(coop.OutOfBudget):
+            torch.empty(16 << 20, dtype=torch.uint8)
+        assert memory.state(solution) == "source"
+        assert_same(before, solution.clone())
+
+
+def test_settings_that_choose_kernels_are_as_they_were():
+    """A product that was made with float32 in 16 bits is made again so, where the processor can; settings stay as they are."""
+
+    def program():
+        a, b = torch.randn(256, 256), torch.randn(256, 256)
+        results = []
+        for precision in ("medium", "highest", "high"):
+            torch.set_float32_matmul_precision(precision)
+            results.append(a @ b)
+        torch.set_float32_matmul_precision("highest")
+        results += [r + 1 for r in results]
+        return results, torch.get_float32_matmul_precision(), torch.backends.mkldnn.matmul.fp32_precision
+
+    try:
+        expected = program_with_seed(program)
+        with coop.budget("64MiB", checks=3, tiny=0):
+            actual = program_with_seed(program)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert_same(expected, actual)
+
+
+def program_with_seed(program):
+    torch.manual_seed(0)
+    return program()
