@@ -286,7 +286,7 @@ class _Writer:
 def _parsed(schema: str) -> Schema:
     try:
         return Schema(torch._C.parse_schema(schema))
-    except (RuntimeError, ValueError):
+    except (IndexError, RuntimeError, TypeError, ValueError):  # whatever PyTorch's parser says
         raise TraceError(f"an op has a schema that cannot be read: {schema}") from None
 
 

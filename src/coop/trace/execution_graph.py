@@ -133,7 +133,7 @@ def _is_op(node: Node, path: str | Path) -> bool:
         return False
     try:
         composite = _is_composite(node.schema.split("(")[0])
-    except (RuntimeError, ValueError):
+    except (IndexError, RuntimeError, TypeError, ValueError):  # whatever PyTorch's parser says
         raise TraceError(f"{path}: an op has a schema that cannot be read: {node.schema}") from None
     if not composite:
         return True
