@@ -181,7 +181,7 @@ def check(instructions: Sequence[Instruction]) -> None:
         if tensor != len(references):
             raise refuse(number, f"the next tensor is {len(references)}, not {tensor}")
         if not is_whole(size):
-            raise refuse(number, f"{size} is not a size in bytes")
+            raise refuse(number, f"{size} is not a size in bytes, or too large: more than 2**60")
         references.append(1)
         add(number, size, 0)
 
