@@ -10,7 +10,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 demo test quick: export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint format bench results build clean
+.PHONY: help demo test quick lint format bench results hunt-files hunt-faults build clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -51,6 +51,13 @@ results: .venv/.built .venv/.dev ## docs/results*.md, out of docs/figures/*.json
 	$(BIN)/python benchmarks/simulation.py
 	$(BIN)/python benchmarks/planning.py
 	$(BIN)/python benchmarks/swapping.py
+
+hunt-files: .venv/.built .venv/.dev ## 20,000 mutated files for each reader
+	$(BIN)/python tests/fuzz/hunt_files.py
+
+hunt-faults: .venv/.built .venv/.dev ## 4,000 interrupted steps, and each call on the page file failing in turn
+	$(BIN)/python tests/faults/interrupts.py
+	$(BIN)/python tests/faults/disk.py
 
 build: .venv/.built ## the virtual environment and the extension
 

@@ -163,7 +163,7 @@ def bert(given: argparse.Namespace) -> Iterator[Job]:
         "BERT Large at 50 % in 300 s: increase (bound, certified gap); coop without a plan",
         functools.partial(call_for, _network, 300 * given.scale, given.folder, "bert-large", 0.5),
         "less than coop",
-        lambda row: row["duration_increase"] < row["coop"],
+        lambda row: row["coop"] is None or row["duration_increase"] < row["coop"],
         reached=lambda row: (
             f"{share2(row['duration_increase'])} ({share2(row['bound'])}, {share2(row['gap'])}); {share2(row['coop'])}"
         ),

@@ -123,7 +123,7 @@ def live(data: dict[str, Any]) -> str:
                 "yes" if row["same_bits"] else "no",
                 *(percent(row[key]) for key in ("planned", "measured", "online")),
                 f"{row['runs_again']} / {row['replays']:.0f}",
-                *(f"{cpu[way]:.3f}" for way in ("eager", "plan", "online")),
+                *("-" if cpu[way] is None else f"{cpu[way]:.3f}" for way in ("eager", "plan", "online")),
             ]
         )
     columns = [

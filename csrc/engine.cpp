@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "reserve.h"
+
 namespace coop {
 
 namespace {
@@ -19,13 +21,16 @@ Engine::Engine(const Options& options, Driver& driver)
           options_, [this](Storage& storage) { forget(storage); }, [this](Op& op) { driver_.drop(op); }),
       policy_(make_policy(options_)),
       out_{options.swap_out},
-      in_{options.swap_in} {}
+      in_{options.swap_in} {
+  Reserve::install();
+}
 
 Engine::~Engine() { lineage_.sweep(SIZE_MAX); }
 
 // --- from inside kernels -----------------------------------------------------------------------------------------------
 
 Block* Engine::allocate(Bytes bytes) {
+  Reserve::require();
   const Lock lock(mutex_);
   const Side side = bytes <= options_.tiny ? Side::low : side_.load(std::memory_order_relaxed);
   Block* block = take(bytes, side);
@@ -80,6 +85,7 @@ void Engine::unlock_operand(Storage& storage) {
 
 void Engine::enter(std::span<Storage* const> inputs) {
   if (options_.checks) throw_if_broken();
+  Reserve::require();
   Lock lock(mutex_);
   bool ready = true;
   for (Storage* input : inputs) {
@@ -281,6 +287,7 @@ bool Engine::too_deep(std::span<Storage* const> inputs) const {
 
 void Engine::before_overwrite(Storage& storage) {
   if (!storage.source() || storage.uses == 0) return;
+  Reserve::require();
   Lock lock(mutex_);
   settle(storage, lock);
 }
@@ -310,6 +317,7 @@ void Engine::settle(Storage& source, Lock& lock) {
 }
 
 Storage* Engine::copy_on_write(Storage& storage) {
+  Reserve::require();
   const Lock lock(mutex_);
   still(storage);
   Block* copy = take(storage.bytes, side_);  // the storage is locked: it stays
@@ -365,6 +373,7 @@ void Engine::commit_resident(Storage& storage) {
 }
 
 void Engine::commit(Storage& storage) {
+  Reserve::require();
   Lock lock(mutex_);
   if (!storage.producer) return;
   bring_back(storage, lock);
@@ -377,6 +386,7 @@ void Engine::materialise(Storage& storage) {
 }
 
 void Engine::pin(Storage& storage) {
+  Reserve::require();
   Lock lock(mutex_);
   storage.last_access = now_;
   bring_back(storage, lock);

@@ -2,7 +2,6 @@
 #include "lineage.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -82,8 +81,7 @@ Storage* Lineage::make_storage(Bytes bytes) {
 
 Op* Lineage::make_op(void* recipe, Seconds cost, std::span<Storage* const> inputs, std::span<Storage* const> outputs,
                      InPlace in_place) {
-  void* memory = std::malloc(sizeof(Op) + inputs.size() * sizeof(Edge) + outputs.size() * sizeof(Storage*));
-  if (!memory) throw std::bad_alloc();
+  void* memory = ::operator new(sizeof(Op) + inputs.size() * sizeof(Edge) + outputs.size() * sizeof(Storage*));
   Op* op = new (memory) Op;
   op->recipe = recipe;
   op->cost = cost;
@@ -165,7 +163,7 @@ bool Lineage::sweep(std::size_t portion) {
     }
     drop_(*op);
     op->~Op();
-    std::free(op);
+    ::operator delete(op);
     --ops_;
   }
   return dying_.empty();

@@ -106,7 +106,7 @@ def test_a_gzipped_log_is_read_and_written(log, tmp_path):
     assert (packed.instructions, packed.name) == (trace.instructions, "packed")
     damaged = tmp_path / "damaged.log.gz"
     damaged.write_bytes((tmp_path / "packed.log.gz").read_bytes()[:-20])
-    with pytest.raises(TraceError, match="is damaged after line"):
+    with pytest.raises(TraceError, match="is cut off after line"):
         read(damaged)
 
 

@@ -4,14 +4,12 @@ from pathlib import Path
 
 import click
 
-from coop.budget import Stats
 from coop.commands import Work, options
 from coop.commands.refusing import refusing
 from coop.report.canvas import FORMATS, NoPictures, matplotlib
 from coop.report.memory_map import Panel, draw_panels, writable
 from coop.report.variants import Variant
 from coop.simulate.checked import above_the_floor, player_of
-from coop.simulate.player import Simulation
 from coop.sizes import parse_budget
 from coop.trace.formats import read_any
 
@@ -64,19 +62,8 @@ def memory_map(file: str, size: str, policies: str, output: Path, by: str, steps
                 switches = dict(variant.switches)
                 count = above_the_floor(player, budget, player.floor(variant.policy, **switches))
                 run = player.play(count, variant.policy, steps=steps, limit=limit, events=True, **switches)
-                panels.append(Panel(_title(variant.label, run), run.events))
+                panels.append(Panel(f"{variant.label}{' in' if run.status == 'ok' else ':'} {run}", run.events))
             for written in draw_panels(panels, count, output, by):
                 print(f"written: {written}")
 
     return work
-
-
-def _title(name: str, run: Simulation) -> str:
-    stats: Stats = run.stats
-    if run.overhead is None:
-        return f"{name}: {run.status.replace('_', ' ')}"
-    moves = f", {stats.moves:,} moved" if stats.moves else ""
-    return (
-        f"{name} in {run.ratio:.0%} of the memory: {run.overhead - 1:.1%} more time; {stats.evictions:,} evicted, "
-        f"{stats.rematerialisations:,} recomputed{moves}; fragmentation {stats.fragmentation:.1%}"
-    )

@@ -6,6 +6,7 @@ from coop import _C
 from coop.plan.addresses import assign, most_at_once
 from coop.plan.graph import NONE
 from coop.plan.plan import Plan, PlanError
+from coop.plan.sound import paging_of, refuse_unless_sound
 from coop.sizes import format_bytes
 
 _SILENT = ":statistics"
@@ -25,10 +26,8 @@ def refuse_unless_for(plan: Plan, graph: str | None, budget: int) -> None:
 
 def planned(plan: Plan, budget: int, *, live: bool) -> _C.Planned:
     """`live`: ops are recognised by their names. Else they are the trace's own, in order."""
-    if not plan.program:
-        raise PlanError("the plan does not say for which ops it is: it cannot be followed")
+    refuse_unless_sound(plan)
     made = _C.Planned()
-    _refuse_unless_sound(plan)
     room: dict[int, list[tuple[int, int, int]]] = {}
     tiny = _C.Options().tiny  # what is no larger stays anyway, at the low end
     placed = assign(plan, above=tiny, room=_room(plan, budget)).intervals
@@ -40,9 +39,9 @@ def planned(plan: Plan, budget: int, *, live: bool) -> _C.Planned:
     kinds = {"compute": _C.Planned.Kind.compute, "free": _C.Planned.Kind.free} | {
         "out": _C.Planned.Kind.out, "in": getattr(_C.Planned.Kind, "in"),
     }  # fmt: skip
-    for name, rate in plan.about.get("paging", {}).items():
-        if name.endswith(("latency", "bandwidth")):
-            setattr(made, name, float(rate))
+    if (paging := paging_of(plan)) is not None:
+        for name in ("in_latency", "in_bandwidth", "out_latency", "out_bandwidth"):
+            setattr(made, name, float(getattr(paging, name)))
     reached = 0
     for at, (kind, number) in enumerate(plan.steps):
         if kind == "compute" and number == reached:
@@ -55,33 +54,6 @@ def planned(plan: Plan, budget: int, *, live: bool) -> _C.Planned:
 def _room(plan: Plan, budget: int) -> int:
     """What sources leave of the budget."""
     return budget - (plan.peak - most_at_once(plan))
-
-
-def _refuse_unless_sound(plan: Plan) -> None:
-    """As far as the engine could be harmed by it. Whether it is legal, `check` says."""
-    values = {value for line in plan.program for value, _, _ in line.outputs}
-    overs = {over for line in plan.program for _, _, over in line.outputs}
-    if values != set(range(len(values))) or not overs <= values | {NONE}:
-        raise PlanError("the plan is damaged: its values are not numbered one after the other")
-    reached = 0
-    present: set[int] = set()
-    for at, (kind, number) in enumerate(plan.steps):
-        if kind == "compute":
-            good = 0 <= number <= reached and number < len(plan.program)
-            if good:
-                reached += number == reached
-                for value, _, over in plan.program[number].outputs:
-                    good = good and (over == NONE or over in present)
-                    present.discard(over)
-                    present.add(value)
-        else:
-            good = number in values and (kind == "in") == (number not in present)
-            if kind == "free":
-                present.discard(number)
-            elif kind == "in":
-                present.add(number)
-        if not good:
-            raise PlanError(f"the plan is damaged: step {at} ({kind} {number}) cannot be carried out")
 
 
 def _first_runs(plan: Plan) -> Iterator[tuple[int, int]]:

@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from coop.plan.graph import NONE, Graph, until
+from coop.trace.content import BadContent
 
 Kind = Literal["compute", "free", "out", "in"]
 KINDS: tuple[Kind, ...] = ("compute", "free", "out", "in")
+STATUSES = ("optimal", "feasible")
 
 
-class PlanError(ValueError):
+class PlanError(BadContent):
     """A plan, or a file that should hold one, is not right or not for this graph. The text says where."""
 
 

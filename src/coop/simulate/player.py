@@ -13,6 +13,7 @@ from coop.plan.follow import planned, refuse_unless_for
 from coop.plan.graph import from_trace
 from coop.plan.plan import Plan
 from coop.policies import options_for
+from coop.sizes import format_bytes
 from coop.trace.trace import Hold, Op, Release, Source, Trace
 
 _LINK = 12e9
@@ -20,6 +21,7 @@ _LINK = 12e9
 _LOAD = 0.05
 """Of a transfer's time, what the ops beside it lose: little, where the device has an engine of its own for copies."""
 
+STATUSES = ("ok", "out_of_memory", "thrash")
 THRASH = 2.0
 """Overhead from which on a run counts as thrashing and is given up."""
 
@@ -27,7 +29,7 @@ THRASH = 2.0
 @dataclasses.dataclass(frozen=True)
 class Simulation:
     status: str
-    """ok, out_of_memory or thrash."""
+    """One of STATUSES."""
     overhead: float | None
     """Time in ops, recomputation, moves and waiting for transfers included, over time in ops without a limit. None: it did not run to its end."""
     budget: int
@@ -41,6 +43,18 @@ class Simulation:
     replays: tuple[tuple[int, int], ...] = ()
     """What ran again: the instruction before which, and the one that it is."""
     events: tuple[Event, ...] = ()
+
+    def __str__(self) -> str:
+        """One line, whatever the status: where it did not run to its end, there is no overhead to tell."""
+        stats, words = self.stats, self.status.replace("_", " ")
+        if self.overhead is None:
+            needed = f", for {format_bytes(self.needed)} in one piece" if self.needed else ""
+            return f"{words} at instruction {self.failed}{needed}, in {self.ratio:.0%} of the memory"
+        moves = f", {stats.moves:,} moved" if stats.moves else ""
+        return (
+            f"{self.ratio:.0%} of the memory: {self.overhead - 1:.1%} more time; {stats.evictions:,} evicted, "
+            f"{stats.rematerialisations:,} recomputed{moves}; fragmentation {stats.fragmentation:.1%}"
+        )
 
     def to_json(self) -> dict[str, Any]:
         stats = self.stats

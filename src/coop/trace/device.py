@@ -8,7 +8,7 @@ where storages swap to.
 """
 
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -18,7 +18,9 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
+from coop.trace.content import is_rate, is_whole
 from coop.trace.paging import Paging
+from coop.trace.trace import is_alignment
 
 _PARTLY_READ = {"embedding", "index", "index_select", "gather", "nll_loss_forward", "nll_loss2d_forward"}
 """Their first argument is a table, of which they look at no more than they return."""
@@ -127,47 +129,53 @@ def _folder() -> Any:
 def _parse(name: str, where: str, text: str) -> Device:
     try:
         content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # TOMLDecodeError is one; so is a number with thousands of digits
         raise ValueError(f"the device {where!r} is not TOML: {error}") from None
+    except RecursionError:
+        raise ValueError(f"the device {where!r} is not TOML that can be read: it is nested too deep") from None
 
-    def value(key: str, within: dict[str, Any], kind: type, rule: str) -> Any:
+    def value(key: str, within: dict[str, Any], good: Callable[[Any], bool], rule: str) -> Any:
         if key not in within:
             raise ValueError(f"the device {where!r} does not say {key!r}")
-        found = within[key]
-        good = isinstance(found, bool) == (kind is bool) and isinstance(found, (int, float) if kind is float else kind)
-        if not good or (kind in (int, float) and not found > 0):
-            raise ValueError(f"the device {where!r} has {key} = {found!r}; it must be {rule}")
+        if not good(within[key]):
+            raise ValueError(f"the device {where!r} has {key} = {repr(within[key])[:100]}; it must be {rule}")
+        return within[key]
+
+    def table(key: str, rule: str) -> dict[str, Any]:
+        found: dict[str, Any] = value(key, content, lambda found: isinstance(found, dict), rule)
         return found
 
     def number(key: str, within: dict[str, Any], unit: str) -> float:
-        return float(value(key, within, float, f"a number of {unit} above 0"))
+        return float(value(key, within, is_rate, f"a number of {unit} above 0, from 1e-18 to 1e24"))
 
     def known_only(within: dict[str, Any], keys: set[str], what: str) -> None:
         if unknown := within.keys() - keys:
             raise ValueError(f"the device {where!r} says {', '.join(sorted(unknown))}, which no {what} has")
 
-    rates = value("flops", content, dict, "a table of FLOP/s, one for each dtype")
+    rates = table("flops", "a table of FLOP/s, one for each dtype")
     flops = {dtype: number(dtype, rates, "FLOP/s") for dtype in {**rates, "float32": 0}}
-    alignment = value("alignment", content, int, "a number of bytes above 0")
+    alignment = value("alignment", content, is_alignment, "a number of bytes above 0, a power of two up to 2**30")
     known_only(content, {"gpu", "alignment", "launch", "bandwidth", "flops", "watts", "paging", "link"}, "device")
     paging = None
     if "paging" in content:
-        table = value("paging", content, dict, "a table")
+        described = table("paging", "a table")
         units = {
             "in_latency": "seconds",
             "in_bandwidth": "bytes/s",
             "out_latency": "seconds",
             "out_bandwidth": "bytes/s",
         }
-        known_only(table, {*units, "watts", "capacity"}, "paging")
+        known_only(described, {*units, "watts", "capacity"}, "paging")
         paging = Paging(
-            **{key: number(key, table, unit) for key, unit in units.items()},
-            watts=number("watts", table, "watts"),
-            capacity=value("capacity", table, int, "a number of bytes above 0") if "capacity" in table else None,
+            **{key: number(key, described, unit) for key, unit in units.items()},
+            watts=number("watts", described, "watts"),
+            capacity=value("capacity", described, lambda found: is_whole(found, 1), "a number of bytes above 0")
+            if "capacity" in described
+            else None,
         )
     return Device(
         name,
-        value("gpu", content, bool, "true or false"),
+        value("gpu", content, lambda found: isinstance(found, bool), "true or false"),
         alignment,
         number("launch", content, "seconds"),
         number("bandwidth", content, "bytes/s"),

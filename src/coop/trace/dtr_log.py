@@ -22,12 +22,12 @@ is not the order in which `write` would name a trace's tensors, the trace carrie
 
 import gzip
 import json
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from coop.trace.content import MOST, Unreadable, is_whole, lines_of, parse
 from coop.trace.trace import FRESH, Hold, Instruction, Op, Output, Release, Source, Trace, TraceError, storages_of
 
 END_ORDER = "end_order"
@@ -51,7 +51,11 @@ def read(path: str | Path) -> Trace:
     lines = list(_lines(path))
     starts = (at for at, (_, line) in enumerate(lines, start=1) if line.get("ANNOTATION") == "START")
     reader = _Reader(path, lines[next(starts, 0) :])
-    trace = Trace(reader.read(), name=Path(path).name.removesuffix(".gz").removesuffix(".log"))
+    instructions, name = reader.read(), Path(path).name.removesuffix(".gz").removesuffix(".log")
+    try:
+        trace = Trace(instructions, name)
+    except TraceError as error:
+        raise TraceError(f"{path}: {error}") from None
     order = reader.end_order()
     if order != end_order(trace):
         trace.about[END_ORDER] = order
@@ -74,27 +78,29 @@ def end_order(trace: Trace) -> list[int]:
     given = trace.about.get(END_ORDER)
     if given is None:
         return order
-    if not isinstance(given, list) or sorted(given) != sorted(order):
+    if not isinstance(given, list) or not all(map(is_whole, given)) or sorted(given) != sorted(order):
         raise TraceError(f"about[{END_ORDER!r}] should name the {len(order)} tensors held at the end, each once")
     return list(given)
 
 
 def _lines(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """The numbered lines, each with a known instruction and its fields, numbers as such."""
-    with open(path, "rb") as raw:
-        packed = raw.read(2) == b"\x1f\x8b"
     number = 0
     try:
-        with gzip.open(path, "rb") if packed else open(path, "rb") as file:
-            for number, text in enumerate(file, start=1):
-                if text.strip():
-                    yield number, _fields(json.loads(text))
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise TraceError(f"{path} is damaged after line {number}: {error}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
-        raise TraceError(f"{path}, line {number}: not JSON") from None
+        for number, text in lines_of(path):
+            if text.strip():
+                yield number, _fields(_object(text))
     except _Bad as bad:
         raise TraceError(f"{path}, line {number}: {bad}") from None
+    except Unreadable as error:
+        raise TraceError(f"{path} {error}") from None
+
+
+def _object(text: bytes) -> Any:
+    try:
+        return parse(text)
+    except Unreadable as error:
+        raise _Bad(str(error)) from None
 
 
 class _Bad(Exception):
@@ -130,7 +136,7 @@ def _value(value: Any, sort: str, at_least: int) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError
     number = int(value)
-    if not at_least <= number < 2**63:
+    if not at_least <= number <= MOST:
         raise ValueError
     return number
 

@@ -60,7 +60,10 @@ def read(path: str | Path, kineto_path: str | Path | None = None, device: Device
         cost, costs = (lambda _: 0), "no costs"
     where = _device_of(nodes)
     name = Path(path).name.removesuffix(".gz").removesuffix(".json")
-    return Trace(_Writer(cost).write(_calls(nodes, where)), name, costs, about | {"device": where})
+    try:
+        return Trace(_Writer(cost).write(_calls(nodes, where)), name, costs, about | {"device": where})
+    except TraceError as error:
+        raise TraceError(f"{path}: {error}") from None
 
 
 @dataclass(slots=True, eq=False)
@@ -283,12 +286,17 @@ class _Writer:
 def _parsed(schema: str) -> Schema:
     try:
         return Schema(torch._C.parse_schema(schema))
-    except RuntimeError:
+    except (IndexError, RuntimeError, TypeError, ValueError):  # whatever PyTorch's parser says
         raise TraceError(f"an op has a schema that cannot be read: {schema}") from None
 
 
 def _trains(schema: Schema, arguments: list[Any]) -> bool:
-    return schema.training is None or bool(arguments[schema.names.index(schema.training)])
+    if schema.training is None:
+        return True
+    index = schema.names.index(schema.training)
+    if index >= len(arguments):
+        raise TraceError(f"{schema.name} has {len(arguments)} arguments, and {schema.training} is none of them")
+    return bool(arguments[index])
 
 
 def _device_of(nodes: list[Node]) -> str:
@@ -350,10 +358,16 @@ def _modelled(device: Device) -> Cost:
             op = getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
         except AttributeError:
             return 0  # an op that is not installed here
-        arguments = list(zip(op._schema.arguments, map(on_meta, node.inputs), strict=False))
-        positional = [value for argument, value in arguments if not argument.kwarg_only]
-        named = {argument.name: value for argument, value in arguments if argument.kwarg_only}
-        results = [on_meta(value) for value in node.outputs]
-        return device.cost(op, positional, named, results[0] if len(results) == 1 else results, False)
+        try:
+            arguments = list(zip(op._schema.arguments, map(on_meta, node.inputs), strict=False))
+            positional = [value for argument, value in arguments if not argument.kwarg_only]
+            named = {argument.name: value for argument, value in arguments if argument.kwarg_only}
+            results = [on_meta(value) for value in node.outputs]
+            return device.cost(op, positional, named, results[0] if len(results) == 1 else results, False)
+        except Exception as error:  # whatever PyTorch's formulas say to arguments that the op does not take
+            why = str(error).splitlines()
+            raise TraceError(
+                f"what {node.name} costs cannot be told from its arguments: {why[0] if why else ''}"
+            ) from None
 
     return cost

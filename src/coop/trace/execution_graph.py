@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from coop.trace.content import is_whole
 from coop.trace.kineto import load_json
 from coop.trace.trace import TraceError
 
@@ -75,9 +76,11 @@ class Node:
 
     def walk(self) -> Iterator["Node"]:
         """Itself and everything below, in the order of the calls."""
-        yield self
-        for child in self.children:
-            yield from child.walk()
+        waiting = [self]
+        while waiting:
+            node = waiting.pop()
+            yield node
+            waiting.extend(reversed(node.children))
 
 
 def seen_in(things: Any) -> Iterator[Seen]:
@@ -100,13 +103,15 @@ def read_ops(path: str | Path) -> list[Node]:
         nodes = sorted(map(_node, content["nodes"]), key=lambda node: node.number)
     except TraceError as error:
         raise TraceError(f"{path}: {error}") from None
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise TraceError(f"{path} has a node that cannot be read: {type(error).__name__} {error}") from None
     known = {node.number: node for node in nodes}
     ops: list[Node] = []
     inside: set[int] = set()
     """Ops, and what they call."""
     for node in nodes:  # callers have lower numbers than what they call
+        if node.parent > node.number:
+            raise TraceError(f"{path} has a node {node.number} that is called by a later one, {node.parent}")
         caller = known.get(node.parent)
         if caller is not None and caller is not node:
             caller.children.append(node)
@@ -115,7 +120,7 @@ def read_ops(path: str | Path) -> list[Node]:
     for node in nodes:
         if node.parent in inside:
             inside.add(node.number)
-        elif _is_op(node):
+        elif _is_op(node, path):
             inside.add(node.number)
             ops.append(node)
     if not ops:
@@ -123,10 +128,14 @@ def read_ops(path: str | Path) -> list[Node]:
     return ops
 
 
-def _is_op(node: Node) -> bool:
+def _is_op(node: Node, path: str | Path) -> bool:
     if not node.schema:
         return False
-    if not _is_composite(node.schema.split("(")[0]):
+    try:
+        composite = _is_composite(node.schema.split("(")[0])
+    except (IndexError, RuntimeError, TypeError, ValueError):  # whatever PyTorch's parser says
+        raise TraceError(f"{path}: an op has a schema that cannot be read: {node.schema}") from None
+    if not composite:
         return True
     given = {seen.storage for seen in seen_in(node.inputs)}
     makes = any(seen.storage not in given for seen in seen_in(node.outputs))
@@ -140,18 +149,20 @@ def _is_composite(name: str) -> bool:
 
 def _node(content: dict[str, Any]) -> Node:
     attributes = {attribute["name"]: attribute["value"] for attribute in content["attrs"]}
-    name = str(content["name"])
+    name, schema = content["name"], attributes["op_schema"]
+    if not isinstance(name, str) or not isinstance(schema, str):
+        raise TypeError("a name or a schema that is no text")
     if attributes.get("kernel_backend"):
         raise TraceError(
             f"{name} is a kernel of torch.compile, of which the trace does not tell what it writes. "
             "Tip: record the step without torch.compile."
         )
     node = Node(
-        number=int(content["id"]),
+        number=_number(content["id"]),
         name=name,
-        parent=int(content["ctrl_deps"]),
-        function=int(attributes["rf_id"]),
-        schema=str(attributes["op_schema"]),
+        parent=_number(content["ctrl_deps"]),
+        function=_number(attributes["rf_id"]),
+        schema=schema,
         inputs=_values(content["inputs"]),
         outputs=_values(content["outputs"]),
     )
@@ -160,6 +171,12 @@ def _node(content: dict[str, Any]) -> Node:
     elif name.startswith("Optimizer.step#"):
         node.phase = "optimizer"
     return node
+
+
+def _number(value: Any) -> int:
+    if not is_whole(value, most=2**64):
+        raise ValueError(f"{str(value)[:100]} where a whole number should be")
+    return int(value)
 
 
 def _values(described: dict[str, Any]) -> list[Any]:
@@ -186,4 +203,6 @@ def _value(value: Any, shape: Any, strides: Any, dtypes: Iterator[str]) -> Any:
         return None  # undefined, sparse, or empty: without bytes, one address is as good as another
     if len(shape) != len(strides):
         shape, strides = [elements], [1]
+    if not all(map(is_whole, (tensor, storage, offset, elements, itemsize, *shape, *strides))) or 0 in shape:
+        raise ValueError(f"a tensor that is none: {str(value)[:100]}, {str(shape)[:100]}, {str(strides)[:100]}")
     return Seen(tensor, storage, offset, tuple(shape), tuple(strides), dtype, itemsize, device)

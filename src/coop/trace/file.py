@@ -6,11 +6,11 @@ was cut off is noticed. Reading and writing go line by line.
 
 import gzip
 import json
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from coop.trace.content import Unreadable, is_whole, lines_of, parse
 from coop.trace.trace import Hold, Instruction, Op, Output, Release, Source, Trace, TraceError
 
 FORMAT = "coop-trace"
@@ -48,16 +48,18 @@ def read(path: str | Path) -> Trace:
         if count is not None:
             raise TraceError(f"{path}, line {number}: the trace has ended already")
         try:
+            if not isinstance(content, dict):
+                raise TypeError
             if "instructions" in content:
                 count = content["instructions"]
             else:
                 instructions.append(_decode(content))
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+        except (KeyError, TypeError) as error:
             raise TraceError(f"{path}, line {number}: not an instruction: {str(content)[:100]}") from error
     if count is None:
         raise TraceError(f"{path} is cut off after {len(instructions)} instructions")
-    if count != len(instructions):
-        raise TraceError(f"{path} should have {count} instructions, and has {len(instructions)}")
+    if not is_whole(count) or count != len(instructions):
+        raise TraceError(f"{path} should have {str(count)[:100]} instructions, and has {len(instructions)}")
     try:
         return Trace(instructions, header.get("name", ""), header.get("device", ""), header.get("about", {}))
     except TraceError as error:
@@ -67,17 +69,12 @@ def read(path: str | Path) -> Trace:
 def _lines(path: str | Path) -> Iterator[Any]:
     number = 0
     try:
-        with gzip.open(path, "rb") as file:
-            for number, line in enumerate(file, start=1):  # noqa: B007  used in the message below
-                yield json.loads(line)
-    except EOFError:
-        raise TraceError(f"{path} is cut off after line {number}") from None
-    except (gzip.BadGzipFile, zlib.error) as error:
-        if number == 0:
-            raise TraceError(f"{path} is not a trace: {error}") from None
-        raise TraceError(f"{path} is damaged after line {number}: {error}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError):
-        raise TraceError(f"{path}, line {number}: not JSON") from None
+        for number, line in lines_of(path):  # noqa: B007  used in the messages below
+            yield parse(line)
+    except Unreadable as error:
+        if str(error).startswith("not"):
+            raise TraceError(f"{path}, line {number}: {error}") from None
+        raise TraceError(f"{path} {error}" if number else f"{path} is not a trace: it {error}") from None
 
 
 def _encode(instruction: Instruction) -> dict[str, Any]:
@@ -102,25 +99,50 @@ def _encode(instruction: Instruction) -> dict[str, Any]:
 
 
 def _decode(content: dict[str, Any]) -> Instruction:
+    """Raises KeyError and TypeError. Whether the instruction makes sense where it is, the trace says."""
     if "op" in content:
         return Op(
-            name=str(content["op"]),
-            inputs=tuple(map(int, content["in"])),
-            outputs=tuple(Output(*map(int, output)) for output in content["out"]),
-            cost=int(content["cost"]),
-            phase=content.get("phase", "forward"),
-            writes=tuple(map(int, content.get("writes", ()))),
-            scratch=int(content.get("scratch", 0)),
-            replayable=not content.get("once", False),
+            name=_text(content["op"]),
+            inputs=_numbers(content["in"]),
+            outputs=tuple(Output(*_numbers(output, 2, 3)) for output in content["out"]),
+            cost=_number(content["cost"]),
+            phase=_text(content.get("phase", "forward")),
+            writes=_numbers(content.get("writes", [])),
+            scratch=_number(content.get("scratch", 0)),
+            replayable=not _flag(content.get("once", False)),
         )
     if "source" in content:
         carries = content.get("carries")
         return Source(
-            int(content["source"]),
-            int(content["bytes"]),
-            content.get("kind", ""),
-            None if carries is None else int(carries),
+            _number(content["source"]),
+            _number(content["bytes"]),
+            _text(content.get("kind", "")),
+            None if carries is None else _number(carries),
         )
     if "hold" in content:
-        return Hold(int(content["hold"]))
-    return Release(int(content["release"]))
+        return Hold(_number(content["hold"]))
+    return Release(_number(content["release"]))
+
+
+def _number(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError
+    return value
+
+
+def _numbers(value: Any, least: int = 0, most: int | None = None) -> tuple[int, ...]:
+    if not isinstance(value, list) or len(value) < least or (most is not None and len(value) > most):
+        raise TypeError
+    return tuple(map(_number, value))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError
+    return value

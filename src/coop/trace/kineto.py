@@ -4,17 +4,14 @@ PyTorch numbers every recorded function. An execution trace calls that number `r
 on a GPU names the op that launched it by "External id", or only the runtime call that did, by "correlation".
 """
 
-import gzip
-import json
-import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from coop.trace.content import MOST, Unreadable, parse, whole
 from coop.trace.trace import TraceError
 
 _ON_THE_DEVICE = {"kernel", "gpu_memcpy", "gpu_memset"}
-_GZIP = b"\x1f\x8b"
 
 
 @dataclass(slots=True)
@@ -30,13 +27,14 @@ class Durations:
 
 def load_json(path: str | Path, what: str) -> Any:
     """Of a file that may be gzip'ed. Raises TraceError and OSError."""
-    content = Path(path).read_bytes()
     try:
-        return json.loads(gzip.decompress(content) if content.startswith(_GZIP) else content)
-    except (EOFError, gzip.BadGzipFile, zlib.error):
-        raise TraceError(f"{path} is not {what}: its compression is damaged, or it is cut off") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise TraceError(f"{path} is not {what}: it is not JSON, or it is cut off ({error})") from None
+        return parse(whole(path))
+    except Unreadable as error:
+        raise TraceError(f"{path} is not {what}: it {_as_a_clause(str(error))}") from None
+
+
+def _as_a_clause(why: str) -> str:
+    return f"is {why}, or it is cut off" if why.startswith("not") else why
 
 
 def read(path: str | Path) -> Durations:
@@ -55,6 +53,8 @@ def read(path: str | Path) -> Durations:
             if event.get("ph") != "X":
                 continue
             nanoseconds = round(1e3 * event["dur"])
+            if not 0 <= nanoseconds <= MOST:
+                raise ValueError(f"a duration of {event['dur']} microseconds")
             if category in _ON_THE_DEVICE:
                 work.append((about, nanoseconds))
             elif (number := about.get("Record function id", 0)) > 0:
@@ -62,11 +62,11 @@ def read(path: str | Path) -> Durations:
                 function[about.get("External id")] = number
             elif "correlation" in about:
                 launched_by[about["correlation"]] = about.get("External id")
-    except (AttributeError, KeyError, TypeError) as error:
+        for about, nanoseconds in work:
+            number = function.get(about.get("External id", launched_by.get(about.get("correlation"))), 0)
+            found.device[number] = found.device.get(number, 0) + nanoseconds
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise TraceError(f"{path} is not a kineto trace: {type(error).__name__} {error} in an event") from None
     if not found.names:
         raise TraceError(f"{path} has no ops with a record function id. Tip: profile with ProfilerActivity.CPU.")
-    for about, nanoseconds in work:
-        number = function.get(about.get("External id", launched_by.get(about.get("correlation"))), 0)
-        found.device[number] = found.device.get(number, 0) + nanoseconds
     return found

@@ -19,12 +19,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from coop.trace.content import MOST, BadContent, is_rate, is_whole
+
 PHASES = ("forward", "backward", "optimizer")
 KINDS = ("parameter", "buffer", "state", "gradient", "data", "")
 FRESH = -1
 
 
-class TraceError(ValueError):
+class TraceError(BadContent):
     """A trace, or a file that should hold one, is not right. The text says where."""
 
 
@@ -76,6 +78,7 @@ Instruction = Source | Op | Hold | Release
 
 
 ALIGNMENT = 64
+LARGEST_ALIGNMENT = 1 << 30
 
 
 @dataclass(slots=True)
@@ -88,16 +91,22 @@ class Trace:
     """Whatever else the recorder knows: batch, versions, options. Plain JSON."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not isinstance(self.device, str):
+            raise TraceError(
+                f"its name and its device must be texts, not {_short(self.name)} and {_short(self.device)}"
+            )
         if not isinstance(self.about, dict):
-            raise TraceError(f"what a trace is about should be a table, not {self.about!r}")
-        if not isinstance(self.alignment, int) or self.alignment < 1 or self.alignment & (self.alignment - 1):
-            raise TraceError(f"its alignment must be a power of two, not {self.alignment!r}")
+            raise TraceError(f"what a trace is about should be a table, not {_short(self.about)}")
+        if not is_alignment(self.alignment):
+            raise TraceError(f"its alignment must be a power of two up to 2**30, not {_short(self.alignment)}")
         bandwidth = self.copy_bandwidth
-        if bandwidth is not None and not (isinstance(bandwidth, int | float) and bandwidth > 0):
-            raise TraceError(f"its copy_bandwidth must be a number of bytes per second, not {bandwidth!r}")
+        if bandwidth is not None and not is_rate(bandwidth):
+            raise TraceError(f"its copy_bandwidth must be a number of bytes per second, not {_short(bandwidth)}")
         link = self.about.get("swap_bandwidth")
-        if link is not None and not (_pair(link) and all(isinstance(n, int | float) and n > 0 for n in link)):
-            raise TraceError(f"its swap_bandwidth must be two numbers of bytes per second, in and out, not {link!r}")
+        if link is not None and not (_pair(link) and all(map(is_rate, link))):
+            raise TraceError(
+                f"its swap_bandwidth must be two numbers of bytes per second, in and out, not {_short(link)}"
+            )
         check(self.instructions)
 
     @property
@@ -128,6 +137,16 @@ class Trace:
         return sum(op.cost for op in self.ops)
 
 
+def is_alignment(value: Any) -> bool:
+    return is_whole(value, 1, LARGEST_ALIGNMENT) and not value & (value - 1)
+
+
+def _short(value: Any) -> str:
+    """For a message: a file may say anything."""
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
 def _pair(value: Any) -> bool:
     return isinstance(value, list | tuple) and len(value) == 2
 
@@ -153,16 +172,24 @@ def storages_of(instructions: Iterable[Instruction]) -> tuple[list[int], list[in
 def check(instructions: Sequence[Instruction]) -> None:
     """Raises TraceError, with the instruction's number, unless the trace makes sense."""
     references: list[int] = []
+    sizes = times = 0
 
     def refuse(number: int, why: str) -> TraceError:
-        return TraceError(f"instruction {number} ({instructions[number]}): {why}")
+        return TraceError(f"instruction {number} ({_short(instructions[number])}): {why}")
 
     def born(number: int, tensor: int, size: int) -> None:
         if tensor != len(references):
             raise refuse(number, f"the next tensor is {len(references)}, not {tensor}")
-        if not isinstance(size, int) or size < 0:
-            raise refuse(number, f"{size} is not a size in bytes")
+        if not is_whole(size):
+            raise refuse(number, f"{size} is not a size in bytes, or too large: more than 2**60")
         references.append(1)
+        add(number, size, 0)
+
+    def add(number: int, size: int, time: int) -> None:
+        nonlocal sizes, times
+        sizes, times = sizes + size, times + time
+        if max(sizes, times) > MOST:
+            raise refuse(number, "all sizes, or all times, up to here are more than 2**60: too large to be added up")
 
     def known(number: int, tensor: int) -> None:
         if not 0 <= tensor < len(references):
@@ -180,6 +207,7 @@ def check(instructions: Sequence[Instruction]) -> None:
                 raise refuse(number, f"unknown phase; the known ones are {', '.join(PHASES)}")
             if instruction.cost < 0 or instruction.scratch < 0:
                 raise refuse(number, "cost and scratch cannot be negative")
+            add(number, instruction.scratch, instruction.cost)
             arity = len(instruction.inputs)
             renewed = set()
             for output in instruction.outputs:
