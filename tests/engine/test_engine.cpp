@@ -613,17 +613,13 @@ TEST(a_chain_of_100000_ops_is_recomputed_and_dropped_without_recursion_or_leaks)
   options.max_depth = 1u << 20;
   FakeDriver driver(options);
   Tensor* source = driver.source(8);
-  Tensor* last = source;
-  for (int i = 0; i < 100000; ++i) {
-    Tensor* next = one(driver, {last}, 8);
-    if (last != source) driver.let_go(*last);
-    last = next;
-  }
+  std::vector<Tensor*> chain{source};  // held: else its trail would be cut
+  for (int i = 0; i < 100000; ++i) chain.push_back(one(driver, {chain.back()}, 8));
   evict_all(driver);
-  driver.read(*last);
-  CHECK_EQUAL(driver.replays, 100000u);
-  driver.let_go(*source);
-  driver.let_go(*last);
+  const std::uint64_t before = driver.replays;
+  driver.read(*chain.back());
+  CHECK_EQUAL(driver.replays - before, 100000u);
+  for (Tensor* tensor : chain) driver.let_go(*tensor);
   driver.check_empty();
 }
 

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 PER_OP = 4
 """Ops that may be looked at with each op that runs."""
 MOST = 4096
-"""Of these, as many may be saved up."""
+"""Of these, as many may be saved up, and looked at for one orphan."""
+AT_FIRST = 64
+"""The same for a new orphan, which is for nothing."""
 NOT_MUCH = 2
 """Dependents up to so many times as large as the orphan take its place."""
 GOOD_PART = 8
@@ -23,7 +25,7 @@ GOOD_PART = 8
 
 class Orphans:
     """After each op, every new orphan is looked at, then the others in turn as far as the credit goes, each at most once.
-    The turn goes on with the next op where it ended with this one."""
+    What one of them takes beyond the credit has to be saved up first. The turn goes on with the next op where it ended with this one."""
 
     def __init__(self, engine: "Engine") -> None:
         self.engine = engine
@@ -55,20 +57,21 @@ class Orphans:
         if not self.all:
             return
         for orphan in self.all[len(self.all) - self.young :]:
-            self._settle_if_cheap(orphan)
+            self._settle_if_cheap(orphan, AT_FIRST)
         self.young = 0
         self.credit = min(self.credit + PER_OP, MOST)
         for _ in self.all:
-            seen = self._settle_if_cheap(self.all[self.turn % len(self.all)])
-            self.turn += 1
-            self.credit = max(self.credit - seen, 0)
-            if not self.credit:
+            if self.credit <= 0:
                 break
+            self.credit -= self._settle_if_cheap(self.all[self.turn % len(self.all)], MOST)
+            self.turn += 1
 
-    def _settle_if_cheap(self, orphan: Storage) -> int:
+    def _settle_if_cheap(self, orphan: Storage, most: int) -> int:
         """Commits what depends on it, so that it can go, if all of that is resident, and not much larger than it; or, where
-        orphans are many, not larger than all of them together. Returns how many ops it looked at."""
+        orphans are many, not larger than all of them together. Returns how many ops it looked at: with too many, it gives up."""
         dependents, seen = self.engine.lineage.held_dependents(orphan)
+        if seen > most:
+            return most + 1
         if any(dependent.evicted for dependent in dependents):
             return seen
         size = sum(dependent.bytes for dependent in dependents)
