@@ -5,7 +5,7 @@
 // long as the program. So trails are cut: a storage whose trail takes more room outside than the storage does inside, or is
 // longer than anybody should run again, is committed. What autograd holds has short trails, however deep the network is.
 //
-// A trail is counted only if it may be too long. Each op knows the oldest op of its trail, or a younger one where a walk gave
+// A trail is counted only if it is old: a younger one may end by itself, as a forward pass without autograd does. Each op knows the oldest op of its trail, or a younger one where a walk gave
 // up: all of the trail was recorded since. That number follows the deaths of storages; it is a guess, and only tells when
 // to count.
 #pragma once
@@ -26,6 +26,8 @@ class Trails {
     constexpr std::size_t kShort = 64, kLong = 1024;
     return std::clamp<std::size_t>(bytes / kRecord, kShort, kLong);
   }
+
+  static constexpr std::uint64_t kOld = 4096;  // ops recorded since it began: more than most steps have
 
   // Nobody holds it any more: the trails of what was made from it go on behind it. Returns how many ops it looked at.
   std::size_t died(const Storage& storage) {
@@ -55,10 +57,10 @@ class Trails {
     return seen;
   }
 
-  // To be counted, if its trail may be too long.
+  // To be counted, if its trail is old.
   void consider(Storage& storage) {
     const Op* op = storage.producer;
-    if (!op || storage.to_count || op->number - op->oldest < longest(storage.bytes)) return;
+    if (!op || storage.to_count || op->number - op->oldest < kOld) return;
     storage.to_count = true;
     to_count_.push_back(&storage);
   }

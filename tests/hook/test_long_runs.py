@@ -89,7 +89,7 @@ def average(steps, memory=None):
             del other
             if memory:
                 looks.append(memory.stats().looks)
-                assert memory.stats().records < 2000
+                assert memory.stats().records < 6000
     return small, large, walk, looks
 
 
@@ -126,7 +126,7 @@ def decoding(tokens, memory=None):
         token = hidden.clone()
         if memory:
             looks.append(memory.stats().looks)
-            assert memory.stats().records < 3000
+            assert memory.stats().records < 6000
     return [token, *(tensor for cache in caches for tensor in cache)], looks
 
 

@@ -17,6 +17,8 @@ SHORT = 64
 """No trail is too long up to here."""
 LONG = 1024
 """Every trail is too long above this."""
+OLD = 4096
+"""Ops recorded since a trail began: a younger one is left alone, since it may end by itself."""
 REACH = 64
 """Readers that the death of a storage is told to."""
 PER_OP = 8
@@ -26,7 +28,7 @@ MOST = 4096
 
 
 class Trails:
-    """Each op knows the oldest op behind it, as far as it was told. A held storage with enough ops recorded since is counted
+    """Each op knows the oldest op behind it, as far as it was told. A held storage with an old trail is counted
     after the next op, if it is resident then and there is credit; if not, when it is considered again."""
 
     def __init__(self, engine: "Engine") -> None:
@@ -57,7 +59,7 @@ class Trails:
     def consider(self, storage: Storage) -> None:
         """Its trail is longer than it was, or it has come back."""
         op = storage.producer
-        if op and storage not in self.to_count and op.number - op.oldest >= longest(storage):
+        if op and storage not in self.to_count and op.number - op.oldest >= OLD:
             self.to_count.append(storage)
 
     def remove(self, storage: Storage) -> None:
