@@ -1,7 +1,7 @@
 // Sources that nobody holds and recorded ops read: they are there for the lineage alone.
 //
 // They are looked at again and again, in case they can go: young ones once, the others in turn, a few recorded ops' worth of
-// looking with each op that runs. A look that takes too long is given up, and what it took is saved up again.
+// looking with each op that runs. A look that takes too long is given up, and what a long one took is saved up again.
 #pragma once
 
 #include <algorithm>
@@ -45,11 +45,12 @@ class Orphans {
   template <typename Look>
   void tend(Look look) {
     constexpr std::ptrdiff_t kPerOp = 4, kMost = 4096;
-    constexpr std::size_t kAtFirst = 64;
-    for (; young_; --young_) look(*all_[all_.size() - young_], kAtFirst);
+    constexpr std::ptrdiff_t kShort = 64;
+    for (; young_; --young_) look(*all_[all_.size() - young_], kShort);
     credit_ = std::min(credit_ + kPerOp, kMost);
     for (std::size_t i = 0; i < all_.size() && credit_ > 0; ++i) {
-      credit_ -= static_cast<std::ptrdiff_t>(look(*all_[next_++ % all_.size()], kMost));
+      const auto seen = static_cast<std::ptrdiff_t>(look(*all_[next_++ % all_.size()], kMost));
+      credit_ = seen > kShort ? credit_ - seen : std::max<std::ptrdiff_t>(credit_ - seen, 0);
     }
   }
 

@@ -15,8 +15,8 @@ PER_OP = 4
 """Ops that may be looked at with each op that runs."""
 MOST = 4096
 """Of these, as many may be saved up, and looked at for one orphan."""
-AT_FIRST = 64
-"""The same for a new orphan, which is for nothing."""
+SHORT = 64
+"""As many are looked at for a new orphan, for nothing. What a longer look takes beyond the credit has to be saved up."""
 NOT_MUCH = 2
 """Dependents up to so many times as large as the orphan take its place."""
 GOOD_PART = 8
@@ -25,7 +25,7 @@ GOOD_PART = 8
 
 class Orphans:
     """After each op, every new orphan is looked at, then the others in turn as far as the credit goes, each at most once.
-    What one of them takes beyond the credit has to be saved up first. The turn goes on with the next op where it ended with this one."""
+    The turn goes on with the next op where it ended with this one."""
 
     def __init__(self, engine: "Engine") -> None:
         self.engine = engine
@@ -57,14 +57,15 @@ class Orphans:
         if not self.all:
             return
         for orphan in self.all[len(self.all) - self.young :]:
-            self._settle_if_cheap(orphan, AT_FIRST)
+            self._settle_if_cheap(orphan, SHORT)
         self.young = 0
         self.credit = min(self.credit + PER_OP, MOST)
         for _ in self.all:
             if self.credit <= 0:
                 break
-            self.credit -= self._settle_if_cheap(self.all[self.turn % len(self.all)], MOST)
+            seen = self._settle_if_cheap(self.all[self.turn % len(self.all)], MOST)
             self.turn += 1
+            self.credit = self.credit - seen if seen > SHORT else max(self.credit - seen, 0)
 
     def _settle_if_cheap(self, orphan: Storage, most: int) -> int:
         """Commits what depends on it, so that it can go, if all of that is resident, and not much larger than it; or, where
