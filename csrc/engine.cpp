@@ -117,9 +117,12 @@ void Engine::ran(Seconds cost) {
   counts_.op_seconds += cost;
   now_ += cost;
   // Only between ops: any thread may let go, and what the running op reads or overwrites must not change under its hands.
-  if (!orphans_.empty()) orphans_.tend([this](Storage& source) { return settle_if_cheap(source); });
+  if (!orphans_.empty()) {
+    orphans_.tend([this](Storage& source, std::size_t most) { return settle_if_cheap(source, most); });
+  }
+  trails_.tend([this](Storage& storage) { return cut_if_long(storage); });
   if (options_.swap || !transfers_.empty()) tend_transfers(cost);
-  lineage_.sweep(kPortion);
+  if (!walks_) lineage_.sweep(kPortion);
   if (options_.checks >= 3) shake();
 }
 
@@ -181,6 +184,7 @@ void Engine::let_go(Storage& storage) {
     if (!keep) evict_eagerly(storage);
   }
   if (storage.source() && storage.uses && storage.block) orphans_.add(storage);
+  counts_.looks += trails_.died(storage);
   lineage_.reconsider(storage);
   check_where_none_may_throw();
 }
@@ -189,10 +193,12 @@ void Engine::let_go(Storage& storage) {
 // where orphans have come to be a good part of all that is in use, it is committed instead, and the source can go: a
 // gradient, once the optimizer's moments have been updated with it; a batch, of which only a prediction is left. Returns
 // how many ops it looked at.
-std::size_t Engine::settle_if_cheap(Storage& source) {
+std::size_t Engine::settle_if_cheap(Storage& source, std::size_t most) {
   constexpr Bytes kGoodPart = 8;
   std::vector<Storage*> dependents;
-  const std::size_t seen = lineage_.held_dependents(source, dependents);
+  const std::size_t seen = lineage_.held_dependents(source, dependents, most);
+  counts_.looks += seen;
+  if (seen > most) return seen;
   Bytes bytes = 0;
   for (const Storage* dependent : dependents) {
     if (dependent->evicted()) return seen;
@@ -201,6 +207,17 @@ std::size_t Engine::settle_if_cheap(Storage& source) {
   const bool many = orphans_.bytes() > in_use() / kGoodPart;
   if (bytes > 2 * source.bytes && !(many && bytes <= orphans_.bytes())) return seen;
   for (Storage* dependent : dependents) commit_resident(*dependent);
+  return seen;
+}
+
+// Too much would have to run again to bring it back, or is kept for that. What is evicted is considered when it is back.
+// Returns how many ops it looked at.
+std::size_t Engine::cut_if_long(Storage& storage) {
+  if (!storage.held || storage.evicted()) return 0;
+  const std::size_t most = Trails::longest(storage.bytes);
+  const std::size_t seen = lineage_.trail(storage, most);
+  counts_.looks += seen;
+  if (seen > most) commit_resident(storage);
   return seen;
 }
 
@@ -215,6 +232,7 @@ void Engine::reconsider(Storage& storage) {
 void Engine::forget(Storage& storage) {
   if (follower_) follower_->forgotten(storage);
   orphans_.remove(storage);
+  trails_.remove(storage);
   if (storage.transit == Transit::in) {  // the page goes when it has been read
     outside_.erase(&storage);
     Underway& transfer = underway(storage);
@@ -495,6 +513,7 @@ Stats Engine::stats() const {
   stats.sources = sources_;
   stats.floor = floor_;
   stats.storages = lineage_.storages();
+  stats.records = lineage_.ops();
   stats.exact_costs = lineage_.exact_costs();
   stats.union_find_costs = lineage_.union_find_costs();
   if (follower_) {

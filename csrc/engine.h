@@ -33,6 +33,7 @@
 #include "orphans.h"
 #include "policy.h"
 #include "spin_lock.h"
+#include "trails.h"
 #include "types.h"
 
 namespace coop {
@@ -107,6 +108,8 @@ struct Stats {
   Bytes sources = 0, floor = 0;  // floor: most ever needed at once by one op and, unless they swap, sources
   std::uint64_t allocations = 0, evictions = 0, rematerialisations = 0, replays = 0, moves = 0, commits = 0;
   std::uint64_t searches = 0, ops = 0, recorded_ops = 0, storages = 0;
+  std::uint64_t records = 0;  // that there are now
+  std::uint64_t looks = 0;    // at records, between ops and when storages die
   std::uint64_t exact_costs = 0, union_find_costs = 0;
   std::uint64_t swaps_out = 0, swaps_in = 0;
   Bytes swapped_out = 0, swapped_in = 0;
@@ -273,7 +276,8 @@ class Engine {
   void forget(Storage& storage);
   void commit_resident(Storage& storage);
   void settle(Storage& source, Lock& lock);
-  std::size_t settle_if_cheap(Storage& source);
+  std::size_t settle_if_cheap(Storage& source, std::size_t most);
+  std::size_t cut_if_long(Storage& storage);
   void pack_unlocked();
   void compact_unlocked(bool wanted_too);
   void evacuate(Storage& storage, std::vector<Storage*>& outside);
@@ -399,6 +403,8 @@ class Engine {
   double price_ = 0;               // of a byte for a second, the most that searches have paid of late
   std::unordered_set<Storage*> held_evicted_;
   Orphans orphans_;
+  Trails trails_;
+  int walks_ = 0;  // that bring something back, on any thread: they know records
   double fragmentation_sum_ = 0;
   std::uint64_t fragmentation_count_ = 0;
   bool watching_ = false;

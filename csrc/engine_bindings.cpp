@@ -31,6 +31,8 @@ py::dict to_python(const Stats& s) {
   COOP_STAT(ops);
   COOP_STAT(recorded_ops);
   COOP_STAT(storages);
+  COOP_STAT(records);
+  COOP_STAT(looks);
   COOP_STAT(exact_costs);
   COOP_STAT(union_find_costs);
   COOP_STAT(evicted_bytes);

@@ -88,6 +88,7 @@ Op* Lineage::make_op(void* recipe, Seconds cost, std::span<Storage* const> input
   op->inputs_count = static_cast<std::uint32_t>(inputs.size());
   op->outputs_count = static_cast<std::uint32_t>(outputs.size());
   op->in_place = in_place;
+  op->number = op->oldest = next_op_++;
   if (in_place != InPlace::no) op->target_bytes = outputs[0]->bytes;
   Edge* edge = op->inputs();
   for (Storage* input : inputs) {
@@ -95,7 +96,9 @@ Op* Lineage::make_op(void* recipe, Seconds cost, std::span<Storage* const> input
     if (input->consumers) input->consumers->prev = edge;
     input->consumers = edge++;
     ++input->uses;
-    if (input->producer) op->depth = std::max(op->depth, input->producer->depth + 1);
+    if (!input->producer) continue;
+    op->depth = std::max(op->depth, input->producer->depth + 1);
+    if (!input->held) op->oldest = std::min(op->oldest, input->producer->oldest);
   }
   for (std::uint32_t i = 0; i < outputs.size(); ++i) {
     Storage* output = outputs[i];
@@ -346,14 +349,15 @@ void Lineage::invalidate_around(Storage& storage) {
   }
 }
 
-std::size_t Lineage::held_dependents(Storage& storage, std::vector<Storage*>& found) {
+std::size_t Lineage::held_dependents(Storage& storage, std::vector<Storage*>& found, std::size_t most) {
   std::size_t seen = 0;
   ++stamp_;
   stack_.assign(1, &storage);
   while (!stack_.empty()) {
     Storage* from = stack_.back();
     stack_.pop_back();
-    for (Edge* edge = from->consumers; edge; edge = edge->next, ++seen) {
+    for (Edge* edge = from->consumers; edge; edge = edge->next) {
+      if (++seen > most) return seen;
       for (std::uint32_t i = 0; i < edge->op->outputs_count; ++i) {
         Storage* output = edge->op->outputs()[i];
         if (!output || output->stamp == stamp_) continue;
@@ -367,6 +371,25 @@ std::size_t Lineage::held_dependents(Storage& storage, std::vector<Storage*>& fo
     }
   }
   return seen;
+}
+
+std::size_t Lineage::trail(const Storage& storage, std::size_t most) {
+  if (!storage.producer) return 0;
+  ++stamp_;
+  storage.producer->stamp = stamp_;
+  trail_.assign(1, storage.producer);
+  std::size_t count = 0;
+  while (!trail_.empty() && ++count <= most) {
+    const Op* op = trail_.back();
+    trail_.pop_back();
+    for (std::uint32_t i = 0; i < op->inputs_count; ++i) {
+      const Storage* input = op->inputs()[i].storage;
+      if (input->held || !input->producer || input->producer->stamp == stamp_) continue;
+      input->producer->stamp = stamp_;
+      trail_.push_back(input->producer);
+    }
+  }
+  return count;
 }
 
 void Lineage::missing(std::span<Storage* const> goals, std::vector<Op*>& order) {

@@ -81,8 +81,11 @@ class Lineage {
   std::uint64_t epoch() const { return epoch_; }
 
   // Everything that outside holders could need the present value of this storage for: held, pinned or locked storages
-  // that depend on it through storages that are none of these. Returns how many ops it looked at.
-  std::size_t held_dependents(Storage& storage, std::vector<Storage*>& found);
+  // that depend on it through storages that are none of these. Returns how many ops it looked at: with more than `most` it
+  // gives up.
+  std::size_t held_dependents(Storage& storage, std::vector<Storage*>& found, std::size_t most = SIZE_MAX);
+  // How many ops lie behind a storage through storages that nobody holds, its own included; counted up to `most` + 1.
+  std::size_t trail(const Storage& storage, std::size_t most);
   // The ops that bring these back, as far as they are absent, in an order in which they can run.
   void missing(std::span<Storage* const> goals, std::vector<Op*>& order);
   // The bytes that each of these has to have at once to run, absent inputs brought back one after the other (Sethi and
@@ -110,11 +113,12 @@ class Lineage {
   Components components_;
   std::deque<Op*> dying_;
   std::vector<Storage*> stack_, flipped_;  // scratch of the walks
+  std::vector<const Op*> trail_;           // likewise
   std::vector<std::uint32_t> roots_;
   std::uint64_t stamp_ = 0;
   std::uint64_t epoch_ = 1;
   bool caching_ = false;  // a cost may be cached in this epoch
-  std::uint64_t next_id_ = 1;
+  std::uint64_t next_id_ = 1, next_op_ = 1;
   std::size_t ops_ = 0;
   std::size_t exact_costs_ = 0;
   std::size_t union_find_costs_ = 0;

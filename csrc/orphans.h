@@ -1,7 +1,7 @@
 // Sources that nobody holds and recorded ops read: they are there for the lineage alone.
 //
 // They are looked at again and again, in case they can go: young ones once, the others in turn, a few recorded ops' worth of
-// looking with each op that runs.
+// looking with each op that runs. A look that takes too long is given up, and what a long one took is saved up again.
 #pragma once
 
 #include <algorithm>
@@ -41,19 +41,16 @@ class Orphans {
     while (!all_.empty()) remove(*all_.back());
   }
 
-  // `look` returns how many ops it looked at. It must not add or remove any.
+  // `look` returns how many ops it looked at, at most one more than it is told to. It must not add or remove any.
   template <typename Look>
   void tend(Look look) {
-    constexpr std::size_t kPerOp = 4, kMost = 4096;
-    for (; young_; --young_) look(*all_[all_.size() - young_]);
+    constexpr std::ptrdiff_t kPerOp = 4, kMost = 4096;
+    constexpr std::ptrdiff_t kShort = 64;
+    for (; young_; --young_) look(*all_[all_.size() - young_], kShort);
     credit_ = std::min(credit_ + kPerOp, kMost);
-    for (std::size_t i = 0; i < all_.size(); ++i) {
-      const std::size_t seen = look(*all_[next_++ % all_.size()]);
-      if (seen >= credit_) {
-        credit_ = 0;
-        break;
-      }
-      credit_ -= seen;
+    for (std::size_t i = 0; i < all_.size() && credit_ > 0; ++i) {
+      const auto seen = static_cast<std::ptrdiff_t>(look(*all_[next_++ % all_.size()], kMost));
+      credit_ = seen > kShort ? credit_ - seen : std::max<std::ptrdiff_t>(credit_ - seen, 0);
     }
   }
 
@@ -61,7 +58,8 @@ class Orphans {
   std::vector<Storage*> all_;
   Bytes bytes_ = 0;
   std::size_t young_ = 0;  // at the end of the list: since the last op
-  std::size_t next_ = 0, credit_ = 0;
+  std::size_t next_ = 0;
+  std::ptrdiff_t credit_ = 0;
 };
 
 }  // namespace coop

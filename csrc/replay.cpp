@@ -50,6 +50,7 @@ void Engine::bring_back(std::span<Storage* const> goals, Lock& lock) {
     op->waiting = on;
     for (std::uint32_t i = 0; i < op->inputs_count; ++i) op->inputs()[i].storage->wanted += on ? 1 : -1;
   };
+  ++walks_;
   for (Op* op : order) want(op, true);
   for (Storage* goal : goals) ++goal->wanted;
   std::vector<Frame> frames;
@@ -61,6 +62,7 @@ void Engine::bring_back(std::span<Storage* const> goals, Lock& lock) {
     }
   };
   const auto let_all_go = [&] {
+    --walks_;
     yielding_ = true;
     release_from(0);
     for (Op* op : order) {
@@ -256,6 +258,7 @@ void Engine::place(Storage& storage, Block* block) {
   if (storage.held) {
     held_evicted_.erase(&storage);
     driver_.attach(storage);
+    trails_.consider(storage);
   } else if (storage.producer) {
     cached_ += block->bytes;
   }

@@ -35,6 +35,7 @@ std::size_t Engine::retire(Bytes spare) {
   finish_all(true);
   retired_ = true;
   orphans_.clear();
+  trails_.clear();
   for (Block* block = arena_.first(); block; block = block->next) {
     if (block->storage && block->storage->pins) pinned.push_back(block->storage);
   }

@@ -97,6 +97,7 @@ struct alignas(64) Storage {
   bool in_hand = false;      // the driver has just been given it, and will ask to reconsider it
   bool fetched = false;      // brought back before anybody asked, and not used since
   bool ahead = false;        // written before it had to leave, and has not left since
+  bool to_count = false;     // the ops behind it may be too many
   Transit transit = Transit::none;
 
   Bytes bytes = 0;
@@ -167,6 +168,8 @@ struct Op {
   std::uint32_t outputs_count = 0;
   std::uint32_t live_outputs = 0;  // outputs that still exist, resident or not
   std::uint32_t depth = 0;         // ops on the longest path from a source
+  std::uint64_t number = 0;        // in the order of recording
+  std::uint64_t oldest = 0;        // of the ops behind it through storages that nobody holds; at the latest, itself
   std::uint64_t stamp = 0;
   InPlace in_place = InPlace::no;
   bool waiting = false;  // to be run again

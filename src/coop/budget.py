@@ -55,6 +55,10 @@ class Stats:
     ops: int
     recorded_ops: int
     storages: int
+    records: int
+    """Ops that are recorded now."""
+    looks: int
+    """At records, to find what no longer has to be kept."""
     searches: int
     exact_costs: int
     union_find_costs: int

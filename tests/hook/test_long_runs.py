@@ -1,5 +1,7 @@
 """What only shows after many steps: nothing may pile up, neither in training nor in evaluation."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -70,3 +72,75 @@ def test_batches_do_not_pile_up_behind_what_was_made_from_them(program, room):
     assert memory.stats().peak < 1 << 20
     with coop.budget(room):
         assert_same(expected, program(200))
+
+
+def average(steps, memory=None):
+    """Small and large states that are carried along without autograd, beside something that pushes them out."""
+    torch.manual_seed(0)
+    small, large, walk = torch.zeros(256), torch.zeros(1 << 14), torch.zeros(256)
+    value = torch.randn(1 << 14)
+    looks = []
+    for step in range(steps):
+        small = 0.99 * small + 0.01 * value[:256]
+        large = 0.9 * large + 0.1 * value
+        walk = walk + torch.randn(256)
+        if step % 100 == 99:
+            other = value.repeat(16)
+            del other
+            if memory:
+                looks.append(memory.stats().looks)
+                assert memory.stats().records < 6000
+    return small, large, walk, looks
+
+
+@pytest.mark.parametrize("policy", ["coop", "dtr", "lru"])
+@pytest.mark.parametrize("checks", [0, 3])
+def test_states_that_are_carried_along_keep_few_records(policy, checks):
+    steps = 600 if checks else 3000
+    with torch.no_grad():
+        *expected, _ = average(steps)
+        with coop.budget("2MiB", policy, checks=checks) as memory:
+            *actual, looks = average(steps, memory)
+            replays = memory.stats().replays
+    assert_same(expected, actual)
+    assert looks[-1] - looks[-2] <= 2 * (looks[2] - looks[1]) + 1000
+    if not checks:
+        assert replays < steps
+
+
+def decoding(tokens, memory=None):
+    """Keys and values of a few layers, made longer with each token."""
+    torch.manual_seed(0)
+    layers = [[torch.randn(128, 128) / 12 for _ in range(4)] for _ in range(3)]
+    caches = [(torch.zeros(0, 128), torch.zeros(0, 128)) for _ in layers]
+    token = torch.randn(1, 128)
+    looks = [0]
+    for _ in range(tokens):
+        hidden = token
+        for number, (query, key, value, out) in enumerate(layers):
+            keys, values = caches[number]
+            keys, values = torch.cat([keys, hidden @ key]), torch.cat([values, hidden @ value])
+            caches[number] = keys, values
+            weights = torch.softmax(hidden @ query @ keys.T, -1)
+            hidden = torch.tanh(hidden + weights @ values @ out)
+        token = hidden.clone()
+        if memory:
+            looks.append(memory.stats().looks)
+            assert memory.stats().records < 6000
+    return [token, *(tensor for cache in caches for tensor in cache)], looks
+
+
+def test_decoding_looks_at_no_more_records_with_the_last_token_than_with_the_first():
+    with torch.no_grad():
+        expected, _ = decoding(300)
+        with coop.budget("64MiB") as memory:
+            actual, looks = decoding(300, memory)
+            assert memory.stats().evictions == 0
+        peak = memory.stats().peak
+        with coop.budget(int(peak * 0.6), checks=2):
+            tight, _ = decoding(60)
+        expected_tight, _ = decoding(60)
+    assert_same(expected, actual)
+    assert_same(expected_tight, tight)
+    each = [after - before for before, after in itertools.pairwise(looks)]
+    assert max(each) < 40 * 3 * 12  # ops of a token

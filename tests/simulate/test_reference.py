@@ -15,8 +15,8 @@ from random_steps import random_trace, shrink
 
 pytestmark = pytest.mark.slow
 
-NOT_COMPARED = {"exact_costs", "union_find_costs", "search_seconds", "move_seconds"}
-"""How often costs were found anew instead of cached, and times on the wall clock."""
+NOT_COMPARED = {"exact_costs", "union_find_costs", "looks", "search_seconds", "move_seconds"}
+"""How often costs were found anew instead of cached, how much was looked at, and times on the wall clock."""
 
 SWITCHES: dict[str, list[Any]] = {
     "window": [False],
@@ -127,6 +127,49 @@ def test_engine_and_reference_agree_where_storages_leave_with_their_bytes(policy
     seen += agree_on_random_traces(4, 40, policy, tier=True, rescue=True)
     assert all(seen[status] for status in ("ok", "out_of_memory")), seen
     assert all(seen[count] > 50 for count in COUNTED if count != "moves"), seen
+
+
+def carried_states(rng: random.Random) -> Trace:
+    """A few states, each made from the one before and from what is there; temporaries go first, the old state last. Much else is
+    made and dropped in between."""
+    sizes = [rng.choice([600, 2000, 80_000]) for _ in range(rng.randint(1, 2))]
+    kind = rng.choice(["parameter", ""])
+    instructions: list[Any] = [Source(0, 3000, kind)]
+    tensors = 1
+    states = []
+
+    def op(inputs: tuple[int, ...], size: int) -> int:
+        nonlocal tensors
+        instructions.append(Op("op", inputs, (Output(tensors, size),), rng.randint(100, 5000)))
+        tensors += 1
+        return tensors - 1
+
+    for size in sizes:
+        states.append(op((), size))
+    for _ in range(rng.randint(120, 160)):
+        at = rng.randrange(len(states))
+        made = op((states[at], *rng.choice([(), (0,), (rng.choice(states),)])), sizes[at])
+        new = op((made, *rng.choice([(), (0,)])), sizes[at])
+        instructions += [Release(made), Release(states[at])]
+        states[at] = new
+        for _ in range(40):
+            instructions.append(Release(op((), 600)))
+        if rng.random() < 0.2:
+            instructions.append(Release(op((), rng.choice([1000, 200_000]))))
+    return Trace(instructions)
+
+
+def test_engine_and_reference_agree_where_states_are_carried_along() -> None:
+    commits = evictions = 0
+    for number in (1, 2, 4):
+        rng = random.Random(number)
+        trace = carried_states(rng)
+        policy = rng.choice(list(POLICIES))
+        budget = int(Player(trace).peak * rng.choice([1.0, 0.999, 0.7]))
+        result = check_agreement(trace, budget, policy, limit=1e9, rescue=True)
+        commits += result.stats.commits
+        evictions += result.stats.evictions
+    assert commits > 20 and evictions > 20
 
 
 @pytest.mark.parametrize("switch", SWITCHES)

@@ -24,7 +24,7 @@ An op (this file: around it; reference_engine.py: inside) goes like this.
  5. It is recorded, if it can run again and is worth it: not of a plain backward pass, not too deep, at most one storage
     written and that recomputable, from no source that passes. Outputs that are tiny stay sources.
  6. The clock advances by its cost. Sources that nobody holds any more (reference_orphans.py) are given up if what hangs on
-    them is small and resident. At most 16 records that lead nowhere are swept.
+    them is small and resident. What has too many ops behind it for its size (reference_trails.py) is committed. At most 16 records that lead nowhere are swept.
 
 When the program lets go of a recomputable storage that ops have read, it is evicted at once, or stays until its room is
 needed (`keep_dead`, while something held is evicted).
@@ -155,6 +155,8 @@ class Step:
             largest_free=engine.arena.largest_free,
             sources=engine.sources,
             storages=len(engine.lineage.storages),
+            records=len(engine.lineage.records()),
+            looks=0,
             exact_costs=0,
             union_find_costs=0,
             search_seconds=0.0,

@@ -14,6 +14,7 @@ from coop.simulate.reference_lineage import Lineage, Op, Storage
 from coop.simulate.reference_orphans import Orphans
 from coop.simulate.reference_policy import Run, Scene, Terms, find_room, stays
 from coop.simulate.reference_swap import Swap
+from coop.simulate.reference_trails import Trails
 from coop.simulate.reference_walk import ShortageError, Walk
 from coop.trace.trace import Op as Instruction
 
@@ -72,6 +73,7 @@ class Engine:
         self.free_shares: list[float] = []
         """Free bytes over capacity, after each request that had to make room."""
         self.orphans = Orphans(self)
+        self.trails = Trails(self)
         self.swap = Swap(self)
         self.yielding = True
         """What is wanted may leave instead of what has to be written: not in a walk that has done its work twice over."""
@@ -149,6 +151,7 @@ class Engine:
         self.counts.op_seconds += cost
         self.now += cost
         self.orphans.tend()
+        self.trails.tend()
         if self.swap.on:
             self.swap.tend(cost)
         self.lineage.sweep(PORTION)
@@ -181,6 +184,7 @@ class Engine:
         if not (self.options.keep_dead and pressed):
             self.evict_eagerly(storage)
         self.orphans.adopt(storage)
+        self.trails.died(storage)
         self.lineage.reconsider(storage)
 
     def reconsider(self, storage: Storage) -> None:
@@ -190,6 +194,7 @@ class Engine:
 
     def _forget(self, storage: Storage) -> None:
         self.orphans.remove(storage)
+        self.trails.remove(storage)
         if storage.evicted and storage.in_transit:
             self.swap.abandon(storage)
         self.swap.drop_page(storage)
@@ -450,3 +455,5 @@ class Engine:
         storage.last_access = self.now
         self.lineage.leave_component(storage)
         self.note("restore", storage, block)
+        if storage.held:
+            self.trails.consider(storage)

@@ -110,6 +110,10 @@ class Op:
     """Of all outputs, gone ones too."""
     depth: int
     """Ops on the longest path from a source, when it was recorded."""
+    number: int
+    """In the order of recording."""
+    oldest: int
+    """The number of the oldest op behind it through storages that nobody holds, as far as it was told."""
     need: int = 0
     """Bytes that it takes to run it again, as found by the last walk it was part of."""
     waiting: bool = False
@@ -187,6 +191,7 @@ class Lineage:
         self.dying: deque[Op] = deque()
         """All their outputs are gone; swept in the order in which that happened."""
         self._numbers = 0
+        self._ops = 0
 
     def make_storage(self, size: int) -> Storage:
         self._numbers += 1
@@ -204,12 +209,20 @@ class Lineage:
         inputs = list(inputs)
         depth = max((storage.producer.depth + 1 for storage in inputs if storage.producer), default=0)
         size = sum(output.bytes for output in outputs)
-        op = Op(instruction, cost, inputs, list(outputs), in_place, size, depth)
+        self._ops += 1
+        dead = [storage.producer for storage in inputs if storage.producer and not storage.held]
+        oldest = min((producer.oldest for producer in dead), default=self._ops)
+        op = Op(instruction, cost, inputs, list(outputs), in_place, size, depth, self._ops, oldest)
         for storage in inputs:
             storage.consumers.insert(0, op)
         for output in outputs:
             output.producer = op
         return op
+
+    def records(self) -> set[Op]:
+        """All there are: those that lead nowhere too, until they are swept."""
+        made = {storage.producer for storage in self.storages if storage.producer}
+        return made | set(self.dying)
 
     # --- storages come and go ------------------------------------------------------------------------------------------
 
@@ -323,6 +336,14 @@ class Lineage:
                 met.append(child)
                 (found if child.held or child.pins or child.locks else stack).append(child)
         return found, seen
+
+    def trail(self, storage: Storage) -> list[Op]:
+        """The ops behind it through storages that nobody holds, its own included."""
+        ops = [storage.producer] if storage.producer else []
+        for op in ops:  # and those that are added meanwhile
+            dead = [made.producer for made in op.inputs if made.producer and not made.held]
+            ops += [producer for at, producer in enumerate(dead) if producer not in ops and producer not in dead[:at]]
+        return ops
 
     def missing(self, goals: Iterable[Storage]) -> list[Op]:
         """The ops that bring these back, in an order in which they can run."""

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 PER_OP = 4
 """Ops that may be looked at with each op that runs."""
 MOST = 4096
-"""Of these, as many may be saved up."""
+"""Of these, as many may be saved up, and looked at for one orphan."""
+SHORT = 64
+"""As many are looked at for a new orphan, for nothing. What a longer look takes beyond the credit has to be saved up."""
 NOT_MUCH = 2
 """Dependents up to so many times as large as the orphan take its place."""
 GOOD_PART = 8
@@ -55,20 +57,22 @@ class Orphans:
         if not self.all:
             return
         for orphan in self.all[len(self.all) - self.young :]:
-            self._settle_if_cheap(orphan)
+            self._settle_if_cheap(orphan, SHORT)
         self.young = 0
         self.credit = min(self.credit + PER_OP, MOST)
         for _ in self.all:
-            seen = self._settle_if_cheap(self.all[self.turn % len(self.all)])
-            self.turn += 1
-            self.credit = max(self.credit - seen, 0)
-            if not self.credit:
+            if self.credit <= 0:
                 break
+            seen = self._settle_if_cheap(self.all[self.turn % len(self.all)], MOST)
+            self.turn += 1
+            self.credit = self.credit - seen if seen > SHORT else max(self.credit - seen, 0)
 
-    def _settle_if_cheap(self, orphan: Storage) -> int:
+    def _settle_if_cheap(self, orphan: Storage, most: int) -> int:
         """Commits what depends on it, so that it can go, if all of that is resident, and not much larger than it; or, where
-        orphans are many, not larger than all of them together. Returns how many ops it looked at."""
+        orphans are many, not larger than all of them together. Returns how many ops it looked at: with too many, it gives up."""
         dependents, seen = self.engine.lineage.held_dependents(orphan)
+        if seen > most:
+            return most + 1
         if any(dependent.evicted for dependent in dependents):
             return seen
         size = sum(dependent.bytes for dependent in dependents)
