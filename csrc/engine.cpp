@@ -98,6 +98,7 @@ void Engine::enter(std::span<Storage* const> inputs) {
 }
 
 void Engine::hold(std::span<Storage* const> storages) {
+  Reserve::require();
   Lock lock(mutex_);
   bring_back(storages, lock);
   for (Storage* storage : storages) lock_operand(*storage);
