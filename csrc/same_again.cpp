@@ -13,7 +13,8 @@ namespace coop {
 namespace {
 
 using Name = std::string_view;
-constexpr Name kScatter[] = {"index_put", "_index_put_impl", "_unsafe_index_put", "put", "index_copy"};
+constexpr Name kMaskedSum = "_unsafe_masked_index_put_accumulate";
+constexpr Name kScatter[] = {"index_put", "_index_put_impl", "_unsafe_index_put", "put", "index_copy", kMaskedSum};
 constexpr Name kNever[] = {"max_unpool2d", "max_unpool3d"};
 constexpr Name kPivots = "linalg_lstsq";
 
@@ -63,6 +64,7 @@ SameAgain::SameAgain(std::string_view name, const c10::FunctionSchema& schema) :
     places_ = std::max(argument("indices"), argument("index"));
     values_ = std::max(argument("values"), argument("source"));
     accumulate_ = argument("accumulate");
+    adds_ = name == kMaskedSum;
   } else if (std::find(std::begin(kNever), std::end(kNever), name) != std::end(kNever)) {
     kind_ = Kind::never;
   } else if (name == kPivots) {
@@ -84,7 +86,7 @@ bool SameAgain::holds_in_doubt(const torch::jit::Stack& stack) const {
   if (at::globalContext().deterministicAlgorithms() || at::get_num_threads() == 1) return true;
   const at::Tensor& self = at(stack, 0).toTensor();
   const at::Tensor& values = at(stack, values_).toTensor();
-  const bool adds = accumulate_ >= 0 && at(stack, accumulate_).toBool();
+  const bool adds = adds_ || (accumulate_ >= 0 && at(stack, accumulate_).toBool());
   if (adds && self.scalar_type() != at::kFloat) return true;
   if (!adds && values.numel() == 1) return true;  // whoever comes last writes the same
   const c10::IValue& places = at(stack, places_);
