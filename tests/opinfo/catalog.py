@@ -1,0 +1,20 @@
+"""All cases there are, and the programs of each."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from opinfo.cases import Case
+from opinfo.modules import module_cases, module_programs
+from opinfo.operators import operator_cases, operator_programs
+from opinfo.optimizers import optimizer_cases, optimizer_programs
+
+_PROGRAMS = {"op": operator_programs, "module": module_programs, "optimizer": optimizer_programs}
+
+
+def all_cases() -> list[Case]:
+    return [*operator_cases(), *module_cases(), *optimizer_cases()]
+
+
+def programs(case: Case) -> Iterator[Callable[[], Any]]:
+    """Each makes its own copies of what it works on, and returns all that it changed."""
+    return _PROGRAMS[case.kind](case)

@@ -1,0 +1,118 @@
+"""Runs a case: each of its programs plainly, twice, then in six kinds of scopes, and compares bit for bit.
+
+In the scopes all that can leave leaves after every op (checks=3), tiny storages too, and freed bytes are overwritten.
+"""
+
+import dataclasses
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import coop
+from opinfo.cases import Case
+from opinfo.catalog import programs
+from opinfo.known import reason
+from same import assert_same, seeded
+
+BUDGET = "1GiB"
+THREADS = 2
+SETTINGS: dict[str, dict[str, Any]] = {
+    f"{policy}{' and swap' if swap else ''}": {"policy": policy, "swap": swap}
+    for policy in ("coop", "dtr", "dte")
+    for swap in (None, "64MiB")
+}
+
+
+@dataclasses.dataclass
+class Verdict:
+    """What came out of a case."""
+
+    case: str
+    status: str = "same"
+    """same, listed, different, broken (an error that plain PyTorch does not have), crashed or stuck."""
+    programs: int = 0
+    runs: int = 0
+    """In scopes."""
+    raised: int = 0
+    """Programs that raise in plain PyTorch too; they must raise the same in a scope."""
+    evictions: int = 0
+    seconds: float = 0.0
+    where: str = ""
+    """The first program and setting that were not right."""
+    what: str = ""
+
+    @property
+    def is_fine(self) -> bool:
+        return self.status in ("same", "listed")
+
+
+@dataclasses.dataclass(frozen=True)
+class Raised:
+    """An exception, without what its traceback keeps alive."""
+
+    kind: str
+    text: str
+
+
+def outcome(program: Callable[[], Any]) -> Any:
+    """The program's result and the random state after it, or what it raised."""
+    try:
+        return seeded(program)
+    except Exception as error:
+        return Raised(type(error).__name__, str(error))
+
+
+def examine(case: Case, note: Callable[[str], None] = lambda text: None) -> Verdict:
+    """Stops at the first program that is not right. `note` hears where it is, in case that it never returns."""
+    torch.set_num_threads(THREADS)
+    verdict = Verdict(case.key)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.filterwarnings("error", message=".*when the budget's scope ended.*")
+        for number, program in enumerate(programs(case)):
+            verdict.programs += 1
+            note(f"program {number}, plainly")
+            expected = outcome(program)
+            verdict.raised += isinstance(expected, Raised)
+            plain = difference(expected, outcome(program))
+            for name in SETTINGS:
+                where = f"program {number}, {name}"
+                note(where)
+                _compare(verdict, where, program, expected, name)
+                if not verdict.is_fine:
+                    break
+            if plain and verdict.is_fine and reason(case) is None:
+                verdict.status, verdict.where = "different", f"program {number}"
+                verdict.what = f"two plain runs differ, and known.py does not say why: {plain}"
+            if not verdict.is_fine:
+                break
+    if verdict.status == "different" and reason(case) is not None:
+        verdict.status = "listed"
+    return verdict
+
+
+def _compare(verdict: Verdict, where: str, program: Callable[[], Any], expected: Any, setting: str) -> None:
+    verdict.runs += 1
+    try:
+        with coop.budget(BUDGET, checks=3, tiny=0, **SETTINGS[setting]) as memory:
+            actual = outcome(program)
+            memory.check()
+        verdict.evictions += memory.stats().evictions
+    except Exception as error:
+        verdict.status, verdict.where, verdict.what = "broken", where, f"{type(error).__name__}: {error}"
+        return
+    if what := difference(expected, actual):
+        failed = isinstance(actual, Raised) and not isinstance(expected, Raised)
+        verdict.status, verdict.where = "broken" if failed else "different", where
+        verdict.what = f"{actual.kind}: {actual.text}" if failed else what
+
+
+def difference(expected: Any, actual: Any) -> str:
+    """Empty: none."""
+    try:
+        assert_same(expected, actual)
+    except AssertionError as error:
+        return str(error) or "bits differ"
+    return ""
