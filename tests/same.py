@@ -48,6 +48,15 @@ def assert_same(expected: Any, actual: Any, where: str = "") -> None:
         assert expected == actual, f"{where}: {expected!r} is not {actual!r}"
 
 
+def difference(expected: Any, actual: Any) -> str:
+    """What assert_same would say. Empty: there is none."""
+    try:
+        assert_same(expected, actual)
+    except AssertionError as error:
+        return str(error) or "they differ"
+    return ""
+
+
 def _dense(tensor: torch.Tensor) -> torch.Tensor:
     """All elements in a row, whatever the tensor's strides and layout."""
     tensor = tensor.detach()

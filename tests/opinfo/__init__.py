@@ -3,6 +3,7 @@
     cases       what is run: one operator, module or optimizer, in one dtype and one form
     catalog     all of them
     operators   the programs of an operator's case, one for each of PyTorch's samples
+    crowded     programs of large calls, for which many elements meet in one place
     modules     the same for a module
     optimizers  the same for an optimizer
     copies      a sample's tensors, copied by each program

@@ -4,15 +4,22 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from opinfo.cases import Case
+from opinfo.crowded import crowded_cases, crowded_programs
+from opinfo.leaves import leaf_cases
 from opinfo.modules import module_cases, module_programs
 from opinfo.operators import operator_cases, operator_programs
 from opinfo.optimizers import optimizer_cases, optimizer_programs
 
-_PROGRAMS = {"op": operator_programs, "module": module_programs, "optimizer": optimizer_programs}
+_PROGRAMS = {
+    "op": operator_programs,
+    "crowded": crowded_programs,
+    "module": module_programs,
+    "optimizer": optimizer_programs,
+}
 
 
 def all_cases() -> list[Case]:
-    return [*operator_cases(), *module_cases(), *optimizer_cases()]
+    return [*operator_cases(), *crowded_cases(), *module_cases(), *optimizer_cases(), *leaf_cases()]
 
 
 def programs(case: Case) -> Iterator[Callable[[], Any]]:

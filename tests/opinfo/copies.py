@@ -38,7 +38,7 @@ class Copies:
         return self._copied[id(tensor)]
 
     def _differentiable(self, tensor: torch.Tensor) -> torch.Tensor:
-        if _is_exotic(tensor) or tensor.is_conj() or tensor.is_neg():
+        if is_exotic(tensor) or tensor.is_conj() or tensor.is_neg():
             leaf = _copied(tensor.detach()).requires_grad_()
             self.leaves.append(leaf)
             return leaf.clone()
@@ -48,7 +48,7 @@ class Copies:
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    if _is_exotic(tensor):
+    if is_exotic(tensor):
         return tensor.clone()
     if tensor.is_conj():
         return _copied(tensor.conj()).conj()
@@ -64,7 +64,7 @@ def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     return whole.set_(storage, 0, (storage.nbytes() // tensor.element_size(),), (1,))
 
 
-def _is_exotic(tensor: torch.Tensor) -> bool:
+def is_exotic(tensor: torch.Tensor) -> bool:
     """No strides over a storage: sparse, nested, quantized, a subclass."""
     return (
         tensor.layout is not torch.strided

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ def module_programs(case: Case) -> Iterator[Callable[[], Any]]:
     training = case.form == "training"
     inputs = module.module_inputs_func(module, device="cpu", dtype=dtype, requires_grad=training, training=training)
     for sample in list(inputs):
-        yield lambda sample=sample: _run(module, sample, dtype, training)
+        yield partial(_run, module, sample, dtype, training)
 
 
 def _run(module: ModuleInfo, sample: ModuleInput, dtype: torch.dtype, training: bool) -> Any:

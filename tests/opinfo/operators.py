@@ -15,6 +15,7 @@ import contextlib
 import random
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,9 @@ def _forms(op: OpInfo, dtype: torch.dtype) -> Iterator[str]:
     if op.supports_out:
         yield "out"
     if dtype is torch.float32:
-        yield from ("strided", "large")
+        yield "strided"
+    if dtype in (torch.float32, torch.int64):
+        yield "large"
     if dtype is torch.float64 and op.supports_gradgrad and op.supports_autograd:
         yield "double"
     if dtype is torch.complex64 and op.test_conjugated_samples:
@@ -56,13 +59,13 @@ def operator_programs(case: Case) -> Iterator[Callable[[], Any]]:
     op = OPERATORS[case.name]
     for sample in samples(op, case.form, getattr(torch, case.dtype)):
         if case.form == "out":
-            for targets in (_right, _empty, _gapped):
-                yield lambda sample=sample, targets=targets: _into(op, sample, targets)
+            yield from (partial(_into, op, sample, targets) for targets in (_right, _empty, _gapped))
         elif case.form == "double":
-            yield lambda sample=sample: _twice(op, sample)
+            yield partial(_twice, op, sample)
+        elif case.form == "inplace":
+            yield partial(_once, op.get_inplace() or op.get_inplace_operator(), sample)
         else:
-            function = (op.get_inplace() or op.get_inplace_operator()) if case.form == "inplace" else op
-            yield lambda sample=sample: _once(function, sample)
+            yield partial(_once, op, sample)
 
 
 def samples(op: OpInfo, form: str, dtype: torch.dtype) -> list[SampleInput]:

@@ -4,6 +4,7 @@ The forms are PyTorch's implementations: forloop, foreach, fused, and differenti
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ def optimizer_cases() -> Iterator[Case]:
 def optimizer_programs(case: Case) -> Iterator[Callable[[], Any]]:
     optimizer = OPTIMIZERS[case.name]
     for options in optimizer.optim_inputs_func(device="cpu"):
-        yield lambda options=options: _train(optimizer, options, case.form, getattr(torch, case.dtype))
+        yield partial(_train, optimizer, options, case.form, getattr(torch, case.dtype))
 
 
 def _train(optimizer: OptimizerInfo, options: OptimizerInput, form: str, dtype: torch.dtype) -> Any:

@@ -14,7 +14,8 @@ import coop
 from opinfo.cases import Case
 from opinfo.catalog import programs
 from opinfo.known import reason
-from same import assert_same, seeded
+from opinfo.leaves import findings, wrong_in_scope
+from same import difference, seeded
 
 BUDGET = "1GiB"
 THREADS = 2
@@ -42,6 +43,8 @@ class Verdict:
     where: str = ""
     """The first program and setting that were not right."""
     what: str = ""
+    found: list[str] = dataclasses.field(default_factory=list)
+    """About the operator's leaves, that their schemas do not say."""
 
     @property
     def is_fine(self) -> bool:
@@ -65,29 +68,34 @@ def outcome(program: Callable[[], Any]) -> Any:
 
 
 def examine(case: Case, note: Callable[[str], None] = lambda text: None) -> Verdict:
-    """Stops at the first program that is not right. `note` hears where it is, in case that it never returns."""
+    """The case's verdict. `note` hears where it is, in case that it never returns."""
     torch.set_num_threads(THREADS)
-    verdict = Verdict(case.key)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.filterwarnings("error", message=".*when the budget's scope ended.*")
-        for number, program in enumerate(programs(case)):
-            verdict.programs += 1
-            note(f"program {number}, plainly")
-            expected = outcome(program)
-            verdict.raised += isinstance(expected, Raised)
-            plain = difference(expected, outcome(program))
-            for name in SETTINGS:
-                where = f"program {number}, {name}"
-                note(where)
-                _compare(verdict, where, program, expected, name)
-                if not verdict.is_fine:
-                    break
-            if plain and verdict.is_fine and reason(case) is None:
-                verdict.status, verdict.where = "different", f"program {number}"
-                verdict.what = f"two plain runs differ, and known.py does not say why: {plain}"
+        return _examine_leaves(case, note) if case.kind == "leaves" else _examine_programs(case, note)
+
+
+def _examine_programs(case: Case, note: Callable[[str], None]) -> Verdict:
+    """Stops at the first program that is not right."""
+    verdict = Verdict(case.key)
+    for number, program in enumerate(programs(case)):
+        verdict.programs += 1
+        note(f"program {number}, plainly")
+        expected = outcome(program)
+        verdict.raised += isinstance(expected, Raised)
+        plain = difference(expected, outcome(program))
+        for name in SETTINGS:
+            where = f"program {number}, {name}"
+            note(where)
+            _compare(verdict, where, program, expected, name)
             if not verdict.is_fine:
                 break
+        if plain and verdict.is_fine and reason(case) is None:
+            verdict.status, verdict.where = "different", f"program {number}"
+            verdict.what = f"two plain runs differ, and known.py does not say why: {plain}"
+        if not verdict.is_fine:
+            break
     if verdict.status == "different" and reason(case) is not None:
         verdict.status = "listed"
     return verdict
@@ -109,10 +117,14 @@ def _compare(verdict: Verdict, where: str, program: Callable[[], Any], expected:
         verdict.what = f"{actual.kind}: {actual.text}" if failed else what
 
 
-def difference(expected: Any, actual: Any) -> str:
-    """Empty: none."""
-    try:
-        assert_same(expected, actual)
-    except AssertionError as error:
-        return str(error) or "bits differ"
-    return ""
+def _examine_leaves(case: Case, note: Callable[[str], None]) -> Verdict:
+    """The leaves that the case calls: what their schemas do not say, and whether coop knows."""
+    verdict = Verdict(case.key)
+    note("plainly, leaf by leaf")
+    for finding in findings(case):
+        verdict.runs += 1
+        verdict.found.append(f"{finding.name}: {finding.kind}: {finding.what}")
+        note(verdict.found[-1])
+        if what := wrong_in_scope(finding):
+            verdict.status, verdict.what = "different", f"{verdict.what}\n{what}".strip()
+    return verdict
