@@ -10,6 +10,7 @@
     verdicts    runs a case plainly, twice, and in six kinds of scopes, and compares
     known       the cases that cannot be compared, with the reason
     workers     runs cases in child processes, so that a crash is a finding
+    state       the file of what is done
     report      what came out, in tables
     leaves      looks at each operator below autograd: what is not deterministic, what it writes secretly
 

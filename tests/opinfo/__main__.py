@@ -1,8 +1,6 @@
 """`python -m opinfo`: runs the sweep, or a part of it, and goes on where it was stopped."""
 
-import dataclasses
 import hashlib
-import json
 import os
 from pathlib import Path
 
@@ -10,10 +8,10 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from coop import _C
 from opinfo.cases import Case
 from opinfo.catalog import all_cases
 from opinfo.report import show
+from opinfo.state import read, write
 from opinfo.verdicts import Verdict
 from opinfo.workers import run_all
 
@@ -30,7 +28,7 @@ def main(state: Path | None, keys: tuple[str, ...], share: int, jobs: int, timeo
     cases = [case for case in cases if _number(case) % share == 0]
     if not cases:
         raise click.UsageError("no case has such a key")
-    known = {verdict.case: verdict for verdict in _read(state)}
+    known = {verdict.case: verdict for verdict in read(state)}
     verdicts = {case.key: known[case.key] for case in cases if case.key in known and known[case.key].is_fine}
     # Neighbours are alike in length: in a fixed random order the bar tells the truth.
     left = sorted((case for case in cases if case.key not in verdicts), key=_number)
@@ -52,33 +50,13 @@ def _run(
         found = 0
         for verdict in run_all(left, jobs, timeout):
             verdicts[verdict.case] = verdict
-            _write(state, verdict)
+            write(state, verdict)
             found += not verdict.is_fine
             progress.update(bar, advance=1, found=found, refresh=console.is_terminal)
 
 
 def _number(case: Case) -> int:
     return int.from_bytes(hashlib.sha256(case.key.encode()).digest()[:8], "little")
-
-
-# --- what is done ---------------------------------------------------------------------------------------------------
-# One line of JSON for each verdict. What another build of coop did proves nothing, and is not read.
-
-_BUILD = hashlib.sha256(Path(_C.__file__).read_bytes()).hexdigest()[:16]
-
-
-def _read(state: Path | None) -> list[Verdict]:
-    if state is None or not state.exists():
-        return []
-    lines = [json.loads(line) for line in state.read_text().splitlines() if line.endswith("}")]
-    return [Verdict(**line["verdict"]) for line in lines if line["build"] == _BUILD]
-
-
-def _write(state: Path | None, verdict: Verdict) -> None:
-    if state is not None:
-        state.parent.mkdir(parents=True, exist_ok=True)
-        with state.open("a") as file:
-            file.write(json.dumps({"build": _BUILD, "verdict": dataclasses.asdict(verdict)}) + "\n")
 
 
 if __name__ == "__main__":

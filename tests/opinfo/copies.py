@@ -20,11 +20,12 @@ class Copies:
         self._copied: dict[int, torch.Tensor] = {}
 
     def of(self, tree: Any) -> Any:
-        """The tree with every tensor replaced by its copy; the same tensor gives the same copy."""
+        """The tree with tensors and generators replaced by copies; the same tensor gives the same copy."""
         if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
             return dataclasses.replace(
                 tree, **{f.name: self.of(getattr(tree, f.name)) for f in dataclasses.fields(tree)}
             )
+        tree = tree_map_only(torch.Generator, torch.Generator.clone_state, tree)
         return tree_map_only(torch.Tensor, self._copy, tree)
 
     def gradients(self) -> list[torch.Tensor | None]:

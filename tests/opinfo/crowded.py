@@ -16,24 +16,6 @@ from opinfo.operators import backward, detached
 COUNT, PLACES, WIDTH = 1 << 17, 64, 16
 
 
-class Inputs:
-    """The tensors that the calls take, by name. Each is made when it is asked for, and is the same each time."""
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        self._dtype = dtype
-        self._made: dict[str, torch.Tensor] = {}
-
-    def __getattr__(self, name: str) -> torch.Tensor:
-        if name not in self._made:
-            generator = torch.Generator().manual_seed(len(name))
-            shape = _SHAPES[name]
-            if name.startswith("at"):
-                self._made[name] = torch.randint(PLACES, shape, generator=generator)
-            else:
-                self._made[name] = torch.randn(shape, generator=generator).to(self._dtype).requires_grad_()
-        return self._made[name]
-
-
 _SHAPES = {
     "at": (COUNT,),
     "at_rows": (COUNT // WIDTH,),
@@ -56,14 +38,24 @@ _SHAPES = {
 }
 
 
-class _Copied:
-    """Inputs, copied for one run."""
+def _inputs(dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return {
+        name: torch.randint(PLACES, shape, generator=generator)
+        if name.startswith("at")
+        else torch.randn(shape, generator=generator).to(dtype).requires_grad_()
+        for name, shape in _SHAPES.items()
+    }
 
-    def __init__(self, inputs: Inputs, copies: Copies) -> None:
+
+class _Copied:
+    """The inputs by name, copied for one run when they are asked for."""
+
+    def __init__(self, inputs: dict[str, torch.Tensor], copies: Copies) -> None:
         self._inputs, self._copies = inputs, copies
 
     def __getattr__(self, name: str) -> torch.Tensor:
-        return self._copies.of(getattr(self._inputs, name))
+        return self._copies.of(self._inputs[name])
 
 
 def _unpooled(t: Any) -> torch.Tensor:
@@ -191,10 +183,10 @@ def crowded_cases() -> Iterator[Case]:
 
 
 def crowded_programs(case: Case) -> Iterator[Callable[[], Any]]:
-    yield partial(_run, (CALLS | ONLY_IN_FULL_PRECISION)[case.name], Inputs(getattr(torch, case.dtype)))
+    yield partial(_run, (CALLS | ONLY_IN_FULL_PRECISION)[case.name], _inputs(getattr(torch, case.dtype)))
 
 
-def _run(call: Call, inputs: Inputs) -> Any:
+def _run(call: Call, inputs: dict[str, torch.Tensor]) -> Any:
     copies = Copies()
     result = call(_Copied(inputs, copies))
     backward(result)

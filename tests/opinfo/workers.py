@@ -12,23 +12,24 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection, wait
 from typing import IO
 
 from opinfo.cases import Case
 from opinfo.verdicts import Verdict, examine
 
+Judge = Callable[[Case, Callable[[str], None]], Verdict]
 _FORK = multiprocessing.get_context("fork")
 
 
 class Worker:
     """A child process, and the case it is at."""
 
-    def __init__(self) -> None:
+    def __init__(self, judge: Judge) -> None:
         self.errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed in end()
         self.connection, theirs = _FORK.Pipe()
-        self.process = _FORK.Process(target=_serve, args=(theirs, self.errors.fileno()), daemon=True)
+        self.process = _FORK.Process(target=_serve, args=(theirs, self.errors.fileno(), judge), daemon=True)
         self.process.start()
         theirs.close()
         self.case: Case | None = None
@@ -82,15 +83,15 @@ class Worker:
         self.errors.close()
 
 
-def run_all(cases: Iterable[Case], jobs: int, timeout: float) -> Iterator[Verdict]:
-    """The cases' verdicts, as they come."""
+def run_all(cases: Iterable[Case], jobs: int, timeout: float, judge: Judge = examine) -> Iterator[Verdict]:
+    """The cases' verdicts, as they come. A case of which nothing is heard for `timeout` seconds is stuck."""
     waiting = iter(cases)
     idle: list[Worker] = []
     busy: dict[Connection, Worker] = {}
     try:
         while True:
             while len(busy) < jobs and (case := next(waiting, None)) is not None:
-                worker = idle.pop() if idle else Worker()
+                worker = idle.pop() if idle else Worker(judge)
                 worker.give(case)
                 busy[worker.connection] = worker
             if not busy:
@@ -111,7 +112,7 @@ def run_all(cases: Iterable[Case], jobs: int, timeout: float) -> Iterator[Verdic
             worker.end()
 
 
-def _serve(connection: Connection, errors: int) -> None:
+def _serve(connection: Connection, errors: int, judge: Judge) -> None:
     os.dup2(errors, 2)
     faulthandler.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -120,14 +121,11 @@ def _serve(connection: Connection, errors: int) -> None:
             case = connection.recv()
         except EOFError:
             return
-        connection.send(_examined(case, connection))
-
-
-def _examined(case: Case, connection: Connection) -> Verdict:
-    try:
-        return examine(case, connection.send)
-    except Exception as error:
-        return Verdict(case.key, "broken", where="the sweep itself", what=f"{type(error).__name__}: {error}")
+        try:
+            verdict = judge(case, connection.send)
+        except Exception as error:
+            verdict = Verdict(case.key, "broken", where="the sweep itself", what=f"{type(error).__name__}: {error}")
+        connection.send(verdict)
 
 
 def _how(code: int | None) -> str:
