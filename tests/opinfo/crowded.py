@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from opinfo.cases import Case
 from opinfo.copies import Copies
 from opinfo.operators import backward, detached
+from same import Program
 
 COUNT, PLACES, WIDTH = 1 << 17, 64, 16
 
@@ -182,7 +183,7 @@ def crowded_cases() -> Iterator[Case]:
             yield Case("crowded", name, dtype, "function")
 
 
-def crowded_programs(case: Case) -> Iterator[Callable[[], Any]]:
+def crowded_programs(case: Case) -> Iterator[Program]:
     yield partial(_run, (CALLS | ONLY_IN_FULL_PRECISION)[case.name], _inputs(getattr(torch, case.dtype)))
 
 

@@ -9,7 +9,7 @@ would come back as others; what is computed from an argument before a hidden wri
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
 
@@ -22,7 +22,7 @@ from opinfo.cases import Case
 from opinfo.copies import Copies, is_exotic
 from opinfo.crowded import crowded_cases, crowded_programs
 from opinfo.operators import operator_cases, operator_programs
-from same import difference
+from same import Program, difference
 
 ALERT = "does not have a deterministic implementation"
 
@@ -35,6 +35,13 @@ def leaf_cases() -> Iterator[Case]:
     for case in crowded_cases():
         if case.dtype == "float32":
             yield dataclasses.replace(case, kind="leaves", form="crowded")
+
+
+def leaf_programs(case: Case) -> Iterator[Program]:
+    if case.form != "crowded":
+        return operator_programs(case)
+    # Whether two threads meet is a matter of luck.
+    return chain.from_iterable(crowded_programs(case) for _ in range(5))
 
 
 @dataclasses.dataclass
@@ -124,12 +131,12 @@ def _hidden_writes(func: Any, before: Any, after: Any) -> Iterator[str]:
 # --- in a scope -----------------------------------------------------------------------------------------------------
 
 
-def findings(case: Case) -> Iterator[Finding]:
-    """Of all the case's programs together: one of each kind for each leaf."""
+def findings(programs: Iterable[Program]) -> Iterator[Finding]:
+    """Of all the programs together: one of each kind for each leaf."""
     known: dict[tuple[str, str], Finding] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for program in _programs(case):
+        for program in programs:
             leaves = Leaves()
             torch.manual_seed(1234)
             try:
@@ -139,13 +146,6 @@ def findings(case: Case) -> Iterator[Finding]:
                 continue  # the operator's own case says whether that is right
             known = leaves.findings | known
     yield from known.values()
-
-
-def _programs(case: Case) -> Iterator[Callable[[], Any]]:
-    if case.form != "crowded":
-        return operator_programs(case)
-    # Whether two threads meet is a matter of luck.
-    return chain.from_iterable(crowded_programs(case) for _ in range(5))
 
 
 def wrong_in_scope(finding: Finding) -> str:

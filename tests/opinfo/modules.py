@@ -1,7 +1,7 @@
 """The programs of a module's case, out of `module_db`: made, run forward and backward, in training or evaluation."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch.testing._internal.common_modules import ModuleInfo, ModuleInput, modu
 from opinfo.cases import Case, chosen_dtypes
 from opinfo.copies import Copies
 from opinfo.operators import backward, detached
+from same import Program
 
 MODULES: dict[str, ModuleInfo] = {module.name: module for module in module_db}
 
@@ -23,7 +24,7 @@ def module_cases() -> Iterator[Case]:
                 yield Case("module", name, str(dtype).removeprefix("torch."), form)
 
 
-def module_programs(case: Case) -> Iterator[Callable[[], Any]]:
+def module_programs(case: Case) -> Iterator[Program]:
     module, dtype = MODULES[case.name], getattr(torch, case.dtype)
     torch.manual_seed(0)
     np.random.seed(0)

@@ -16,6 +16,7 @@ import random
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from opinfo.cases import Case, chosen_dtypes
 from opinfo.copies import Copies
+from same import Program
 
 OPERATORS: dict[str, OpInfo] = {op.full_name: op for op in op_db}
 LARGE = 1 << 22
@@ -55,7 +57,7 @@ def _forms(op: OpInfo, dtype: torch.dtype) -> Iterator[str]:
         yield "conjugated"
 
 
-def operator_programs(case: Case) -> Iterator[Callable[[], Any]]:
+def operator_programs(case: Case) -> Iterator[Program]:
     op = OPERATORS[case.name]
     for sample in samples(op, case.form, getattr(torch, case.dtype)):
         if case.form == "out":
@@ -104,11 +106,11 @@ def grown() -> Iterator[None]:
 
 
 def _large(found: Iterator[SampleInput]) -> list[SampleInput]:
-    """The first four that are large indeed, and not too large."""
+    """Of the first twelve, four that are large indeed, and not too large."""
     kept: list[SampleInput] = []
     # Some of PyTorch's generators insist on their own sizes.
     with contextlib.suppress(Exception):
-        for sample in found:
+        for sample in islice(found, 12):
             elements = [t.numel() for t in tree_leaves((sample.input, sample.args, sample.kwargs)) if _is_tensor(t)]
             if elements and max(elements) >= 1 << 15 and sum(elements) <= LARGE:
                 kept.append(sample)

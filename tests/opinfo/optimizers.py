@@ -3,7 +3,7 @@
 The forms are PyTorch's implementations: forloop, foreach, fused, and differentiable where there is one.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch.testing._internal.common_optimizers import OptimizerInfo, OptimizerIn
 
 from opinfo.cases import Case
 from opinfo.operators import detached
+from same import Program
 
 OPTIMIZERS: dict[str, OptimizerInfo] = {optimizer.name: optimizer for optimizer in optim_db}
 STEPS = 3
@@ -27,7 +28,7 @@ def optimizer_cases() -> Iterator[Case]:
                 yield Case("optimizer", name, dtype, "fused")
 
 
-def optimizer_programs(case: Case) -> Iterator[Callable[[], Any]]:
+def optimizer_programs(case: Case) -> Iterator[Program]:
     optimizer = OPTIMIZERS[case.name]
     for options in optimizer.optim_inputs_func(device="cpu"):
         yield partial(_train, optimizer, options, case.form, getattr(torch, case.dtype))

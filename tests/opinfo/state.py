@@ -14,17 +14,23 @@ from opinfo.verdicts import Verdict
 _BUILD = hashlib.sha256(Path(_C.__file__).read_bytes()).hexdigest()[:16]
 
 
-def read(state: Path | None) -> list[Verdict]:
-    if state is None or not state.exists():
-        return []
-    lines = state.read_text().split("\n")[:-1]  # the last may have been cut off
-    known = [json.loads(line) for line in lines if line.endswith("}}")]
-    return [Verdict(**line["verdict"]) for line in known if line["build"] == _BUILD]
+class State:
+    """Without a path nothing is kept. Verdicts from `limit` programs of each case are kept apart from those of all."""
 
+    def __init__(self, path: Path | None, limit: int = 0) -> None:
+        self.path = path
+        self._sign = f"{_BUILD}, {limit} programs" if limit else _BUILD
 
-def write(state: Path | None, verdict: Verdict) -> None:
-    if state is None:
-        return
-    state.parent.mkdir(parents=True, exist_ok=True)
-    with state.open("a") as file:
-        file.write(json.dumps({"build": _BUILD, "verdict": dataclasses.asdict(verdict)}) + "\n")
+    def verdicts(self) -> list[Verdict]:
+        if self.path is None or not self.path.exists():
+            return []
+        lines = [json.loads(line) for line in self.path.read_text().split("\n") if line.endswith("}}")]
+        return [Verdict(**line["verdict"]) for line in lines if line["build"] == self._sign]
+
+    def add(self, verdict: Verdict) -> None:
+        if self.path is None:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        line = json.dumps({"build": self._sign, "verdict": dataclasses.asdict(verdict)})
+        with self.path.open("a") as file:
+            file.write(f"\n{line}\n")  # on a line of its own, even if the last one was cut off

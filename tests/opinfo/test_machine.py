@@ -16,6 +16,7 @@ from opinfo import state, verdicts
 from opinfo.cases import Case
 from opinfo.leaves import Leaves
 from opinfo.report import show
+from opinfo.state import State
 from opinfo.verdicts import Verdict, examine
 from opinfo.workers import run_all
 
@@ -79,12 +80,14 @@ def test_a_crash_and_a_hang_are_findings_and_the_sweep_goes_on():
 def test_what_is_done_is_read_again_unless_another_build_did_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     file = tmp_path / "results" / "state.jsonl"
     verdict = Verdict("op/add/float32/function", evictions=7)
-    state.write(file, verdict)
+    State(file).add(verdict)
     with file.open("a") as cut:
         cut.write('{"build": "')
-    assert state.read(file) == [verdict]
+    State(file).add(verdict)
+    assert State(file).verdicts() == [verdict, verdict]
+    assert State(file, limit=2).verdicts() == []
     monkeypatch.setattr(state, "_BUILD", "another")
-    assert state.read(file) == []
+    assert State(file).verdicts() == []
 
 
 @pytest.mark.parametrize("status", ["same", "listed", "different", "broken", "crashed", "stuck"])

@@ -19,6 +19,6 @@ def sweep(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_one_case_in_a_hundred_gives_the_same_bits():
-    done = sweep("--share", "100")
+def test_a_sample_of_all_cases_gives_the_same_bits():
+    done = sweep("--programs", "2", "--share", "20")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -4,8 +4,10 @@ In the scopes all that can leave leaves after every op (checks=3), tiny storages
 """
 
 import dataclasses
+import random
 import warnings
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -15,8 +17,9 @@ from opinfo.cases import Case
 from opinfo.catalog import programs
 from opinfo.known import reason
 from opinfo.leaves import findings, wrong_in_scope
-from same import difference, seeded
+from same import Program, difference, seeded
 
+Note = Callable[[str], None]
 BUDGET = "1GiB"
 THREADS = 2
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -59,7 +62,7 @@ class Raised:
     text: str
 
 
-def outcome(program: Callable[[], Any]) -> Any:
+def outcome(program: Program) -> Any:
     """The program's result and the random state after it, or what it raised."""
     try:
         return seeded(program)
@@ -67,19 +70,23 @@ def outcome(program: Callable[[], Any]) -> Any:
         return Raised(type(error).__name__, str(error))
 
 
-def examine(case: Case, note: Callable[[str], None] = lambda text: None) -> Verdict:
-    """The case's verdict. `note` hears where it is, in case that it never returns."""
+def examine(case: Case, note: Note = lambda text: None, limit: int = 0) -> Verdict:
+    """The case's verdict, from all of its programs or from so many, chosen at random but always the same ones. `note`
+    hears where it is, in case that it never returns."""
     torch.set_num_threads(THREADS)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.filterwarnings("error", message=".*when the budget's scope ended.*")
-        return _examine_leaves(case, note) if case.kind == "leaves" else _examine_programs(case, note)
+        chosen = list(enumerate(programs(case)))
+        if limit and len(chosen) > limit:
+            chosen = sorted(random.Random(case.key).sample(chosen, limit), key=itemgetter(0))
+        return (_examine_leaves if case.kind == "leaves" else _examine_programs)(case, note, chosen)
 
 
-def _examine_programs(case: Case, note: Callable[[str], None]) -> Verdict:
+def _examine_programs(case: Case, note: Note, chosen: list[tuple[int, Program]]) -> Verdict:
     """Stops at the first program that is not right."""
     verdict = Verdict(case.key)
-    for number, program in enumerate(programs(case)):
+    for number, program in chosen:
         verdict.programs += 1
         note(f"program {number}, plainly")
         expected = outcome(program)
@@ -101,7 +108,7 @@ def _examine_programs(case: Case, note: Callable[[str], None]) -> Verdict:
     return verdict
 
 
-def _compare(verdict: Verdict, where: str, program: Callable[[], Any], expected: Any, setting: str) -> None:
+def _compare(verdict: Verdict, where: str, program: Program, expected: Any, setting: str) -> None:
     verdict.runs += 1
     try:
         with coop.budget(BUDGET, checks=3, tiny=0, **SETTINGS[setting]) as memory:
@@ -117,11 +124,12 @@ def _compare(verdict: Verdict, where: str, program: Callable[[], Any], expected:
         verdict.what = f"{actual.kind}: {actual.text}" if failed else what
 
 
-def _examine_leaves(case: Case, note: Callable[[str], None]) -> Verdict:
+def _examine_leaves(case: Case, note: Note, chosen: list[tuple[int, Program]]) -> Verdict:
     """The leaves that the case calls: what their schemas do not say, and whether coop knows."""
     verdict = Verdict(case.key)
     note("plainly, leaf by leaf")
-    for finding in findings(case):
+    verdict.programs = len(chosen)
+    for finding in findings(program for _, program in chosen):
         verdict.runs += 1
         verdict.found.append(f"{finding.name}: {finding.kind}: {finding.what}")
         note(verdict.found[-1])

@@ -116,7 +116,11 @@ def _serve(connection: Connection, errors: int, judge: Judge) -> None:
     os.dup2(errors, 2)
     faulthandler.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = os.getppid()
     while True:
+        while not connection.poll(5):
+            if os.getppid() != parent:  # it was killed; its other children may keep the pipe open
+                return
         try:
             case = connection.recv()
         except EOFError:
