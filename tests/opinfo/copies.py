@@ -39,8 +39,12 @@ class Copies:
         return self._copied[id(tensor)]
 
     def _differentiable(self, tensor: torch.Tensor) -> torch.Tensor:
-        if is_exotic(tensor) or tensor.is_conj() or tensor.is_neg():
-            leaf = _copied(tensor.detach()).requires_grad_()
+        if tensor.is_conj():
+            return self._differentiable(tensor.detach().conj()).conj()
+        if tensor.is_neg():
+            return torch._neg_view(self._differentiable(torch._neg_view(tensor.detach())))
+        if is_exotic(tensor):
+            leaf = tensor.detach().clone().requires_grad_()
             self.leaves.append(leaf)
             return leaf.clone()
         leaf = _bytes_of(tensor).clone().requires_grad_()

@@ -21,7 +21,7 @@ import coop
 from opinfo.cases import Case
 from opinfo.copies import Copies, is_exotic
 from opinfo.crowded import crowded_cases, crowded_programs
-from opinfo.operators import operator_cases, operator_programs
+from opinfo.operators import detached, operator_cases, operator_programs
 from same import Program, difference
 
 ALERT = "does not have a deterministic implementation"
@@ -71,11 +71,11 @@ class Leaves(TorchDispatchMode):
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         if not _computes(func) or any(is_exotic(tensor) for tensor in tensors):
             return func(*args, **kwargs)
-        kept = Copies().of((args, kwargs))
+        kept = Copies().of(detached((args, kwargs)))
         random = torch.get_rng_state()
         alert = self._alert(func, kept)
         torch.set_rng_state(random)
-        second_arguments = Copies().of((args, kwargs))
+        second_arguments = Copies().of(detached((args, kwargs)))
         second = func(*second_arguments[0], **second_arguments[1])
         torch.set_rng_state(random)
         result = func(*args, **kwargs)

@@ -21,6 +21,8 @@ def show(verdicts: Iterable[Verdict], console: Console) -> bool:
     )
     for name, why in listed:
         console.print(f"listed: {name}: {why}", highlight=False, markup=False)
+    for leaf in sorted({": ".join(text.split(": ")[:2]) for verdict in everything for text in verdict.found}):
+        console.print(f"leaf: {leaf}", highlight=False, markup=False)
     findings = [verdict for verdict in everything if not verdict.is_fine]
     for verdict in findings:
         console.print(

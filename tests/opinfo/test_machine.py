@@ -14,6 +14,8 @@ from rich.console import Console
 from coop import _C
 from opinfo import state, verdicts
 from opinfo.cases import Case
+from opinfo.catalog import all_cases
+from opinfo.known import KNOWN
 from opinfo.leaves import Leaves
 from opinfo.report import show
 from opinfo.state import State
@@ -53,6 +55,16 @@ def test_two_plain_runs_that_differ_need_a_reason(monkeypatch):
     numbers = iter(range(100))
     verdict = verdict_on(monkeypatch, lambda: torch.tensor(next(numbers) if not _C.is_open() else 0))
     assert verdict.status == "different" and "two plain runs differ" in verdict.what
+
+
+def test_a_listed_case_may_differ_but_not_break(monkeypatch):
+    monkeypatch.setattr(verdicts, "reason", lambda case: "made up")
+    assert verdict_on(monkeypatch, lambda: torch.tensor([1.0, float(_C.is_open())])).status == "listed"
+    assert verdict_on(monkeypatch, lambda: torch.ones(2 if _C.is_open() else 3) + torch.ones(3)).status == "broken"
+
+
+def test_every_listed_name_is_that_of_a_case():
+    assert set(KNOWN) <= {(case.kind, case.name) for case in all_cases()}
 
 
 def _judge(case: Case, note: Callable[[str], None]) -> Verdict:

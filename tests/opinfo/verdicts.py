@@ -84,8 +84,9 @@ def examine(case: Case, note: Note = lambda text: None, limit: int = 0) -> Verdi
 
 
 def _examine_programs(case: Case, note: Note, chosen: list[tuple[int, Program]]) -> Verdict:
-    """Stops at the first program that is not right."""
+    """Stops at the first program that is not right. A listed case goes on, to see that it does not crash."""
     verdict = Verdict(case.key)
+    listed = reason(case) is not None
     for number, program in chosen:
         verdict.programs += 1
         note(f"program {number}, plainly")
@@ -96,15 +97,14 @@ def _examine_programs(case: Case, note: Note, chosen: list[tuple[int, Program]])
             where = f"program {number}, {name}"
             note(where)
             _compare(verdict, where, program, expected, name)
+            if verdict.status == "different" and listed:
+                verdict.status = "listed"
             if not verdict.is_fine:
-                break
-        if plain and verdict.is_fine and reason(case) is None:
+                return verdict
+        if plain and not listed:
             verdict.status, verdict.where = "different", f"program {number}"
             verdict.what = f"two plain runs differ, and known.py does not say why: {plain}"
-        if not verdict.is_fine:
-            break
-    if verdict.status == "different" and reason(case) is not None:
-        verdict.status = "listed"
+            return verdict
     return verdict
 
 
