@@ -7,10 +7,11 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CPP := $(wildcard csrc/*.cpp csrc/*.h tests/engine/*.cpp tests/engine/*.h)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 # On a busy machine, threads that spin while they wait for each other make PyTorch ten times slower.
-demo test quick: export OMP_WAIT_POLICY ?= passive
+demo test quick hunt-opinfo: export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test quick lint format bench results hunt-files hunt-faults build clean
+.PHONY: help demo test quick hunt-opinfo lint format bench results build clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -24,6 +25,9 @@ test: .venv/.built .venv/.dev lint ## everything: style, types, the engine's own
 
 quick: .venv/.built .venv/.dev ## the tests that are not slow
 	$(BIN)/python -m pytest -m "not slow"
+
+hunt-opinfo: .venv/.built .venv/.dev ## PyTorch's own test inputs, in budgets (two hours); goes on where it was stopped
+	PYTHONPATH=tests $(BIN)/python -m opinfo --state results/opinfo.jsonl
 
 lint: .venv/.dev ## style and types
 	$(BIN)/ruff check

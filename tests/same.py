@@ -15,7 +15,9 @@ RATIOS = (0.7, 0.5, 0.4)
 
 def seeded(program: Program) -> Any:
     """The program's result and the random state it leaves behind, from a fixed random state."""
-    torch.manual_seed(1234)
+    torch.default_generator.manual_seed(
+        1234
+    )  # torch.manual_seed asks all devices, which takes longer than most programs
     np.random.seed(1234)
     result = program()
     return {"result": result, "random state": torch.get_rng_state()}
@@ -25,11 +27,10 @@ def assert_same(expected: Any, actual: Any, where: str = "") -> None:
     """Equal to the last bit, NaNs included."""
     assert type(expected) is type(actual), f"{where}: {type(expected)} is not {type(actual)}"
     if isinstance(expected, torch.Tensor):
-        assert expected.shape == actual.shape and expected.dtype == actual.dtype, where
-        if expected.layout != torch.strided:
-            expected, actual = expected.to_dense(), actual.to_dense()
-        a, b = expected.detach().contiguous(), actual.detach().contiguous()
-        same = torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
+        assert expected.dtype == actual.dtype and expected.layout == actual.layout, where
+        assert expected.is_nested or expected.shape == actual.shape, where
+        a, b = _dense(expected), _dense(actual)
+        same = torch.equal(a.view(torch.uint8), b.view(torch.uint8))
         assert same, (
             f"{where}: bits differ, by up to {(a.double() - b.double()).abs().max() if a.is_floating_point() else '?'}"
         )
@@ -47,6 +48,27 @@ def assert_same(expected: Any, actual: Any, where: str = "") -> None:
         assert math.isnan(actual), where
     else:
         assert expected == actual, f"{where}: {expected!r} is not {actual!r}"
+
+
+def difference(expected: Any, actual: Any) -> str:
+    """What assert_same would say. Empty: there is none."""
+    try:
+        assert_same(expected, actual)
+    except AssertionError as error:
+        return str(error) or "they differ"
+    return ""
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    """All elements in a row, whatever the tensor's strides and layout."""
+    tensor = tensor.detach()
+    if tensor.is_nested:
+        return torch.cat([_dense(part) for part in tensor.unbind()])
+    if tensor.is_quantized:
+        tensor = tensor.int_repr()
+    if tensor.layout is not torch.strided:
+        tensor = tensor.to_dense()
+    return tensor.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format).view(-1)
 
 
 def same_in_budget(
