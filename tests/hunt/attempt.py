@@ -8,30 +8,29 @@ from hunt.program import Program
 
 
 def attempt(text: str, settings: list[dict[str, Any]]) -> dict[str, Any]:
-    """status: same, different (what, at: which settings), or unstable (plain runs differ already)."""
-    start = time.perf_counter()
-    program = Program.load(text)
-    answer = _attempt(program, settings)
-    return {"no room": 0, "at": None, "what": "", **answer, "seconds": time.perf_counter() - start}
+    """status: same, different (what, at: which settings, raised: by each step, plainly), or unstable: two plain runs differ."""
+    start = time.process_time()
+    answer = {"no room": 0, "at": None, "what": "", "raised": [], "features": []}
+    answer |= _attempt(Program.load(text), settings)
+    return answer | {"seconds": time.process_time() - start}
 
 
 def _attempt(program: Program, settings: list[dict[str, Any]]) -> dict[str, Any]:
     expected = compare.plain(program)
-    measured, actual = compare.sizes_of(program)
+    measured, actual = compare.without_limit(program)
     what = compare.difference(expected, actual)
     at: int | None = None
     no_room = 0
-    for i, one in enumerate(settings):
-        if what:
-            break
-        found = compare.in_budget(program, measured, one)
+    features: set[int] = set()
+    for at, one in enumerate(settings) if not what else ():
+        found = compare.in_budget(program, measured, one, features)
         if found is None:
             no_room += 1
-            continue
-        what, at = compare.difference(expected, found), i
+        elif what := compare.difference(expected, found):
+            break
     if not what:
-        return {"status": "same", "no room": no_room}
-    again = dict(compare.plain(program), messages=[])
-    if compare.difference(expected, again):
-        return {"status": "unstable", "what": compare.difference(expected, again)}
+        return {"status": "same", "no room": no_room, "features": sorted(features)}
+    again = compare.difference(expected, dict(compare.plain(program), messages=[]))
+    if again:
+        return {"status": "unstable", "what": again}
     return {"status": "different", "what": what, "at": at, "raised": expected["raised"]}

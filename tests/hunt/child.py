@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 Case = tuple[str, list[dict[str, Any]]]
@@ -51,6 +52,9 @@ class Child:
         self.deaths = 0
 
     def start(self) -> None:
+        here = str(Path(__file__).parents[1])
+        if here not in os.environ.get("PYTHONPATH", ""):  # the server looks nowhere else
+            os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
         context = multiprocessing.get_context("forkserver")  # it has imported torch: a new child is there at once
         context.set_forkserver_preload(["hunt.attempt"])
         self.connection, theirs = context.Pipe()
@@ -85,7 +89,7 @@ class Child:
             found = f"crash: {self._death()}"
         self.deaths += 1
         self.stop()
-        return {"status": "different", "what": found, "at": None, "seconds": time.monotonic() - start}
+        return {"status": "different", "what": found, "at": None, "no room": 0, "seconds": time.monotonic() - start}
 
     def _death(self) -> str:
         code = self.process.exitcode

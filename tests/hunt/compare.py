@@ -9,6 +9,7 @@ import torch
 
 import coop
 from coop.policies import POLICIES
+from hunt.features import Features
 from hunt.program import Interpreter, OutOfRoom, Program, Watch
 
 Settings = dict[str, Any]
@@ -61,14 +62,10 @@ def tensors_of(run: Interpreter) -> dict[str, Any]:
         **{f"w[{i}]": tensor for i, tensor in enumerate(m.w)},
         **{f"w[{i}].grad": tensor.grad for i, tensor in enumerate(m.w)},
         **{
-            f"model {kind}": {**model.state_dict(), "optimizer": repr_free(optimizer.state_dict()["state"])}
+            f"model {kind}": {**model.state_dict(), "optimizer": optimizer.state_dict()["state"]}
             for kind, (model, optimizer) in m.models.items()
         },
     }
-
-
-def repr_free(state: Any) -> Any:
-    return {str(key): value for key, value in state.items()}
 
 
 @torch.inference_mode()
@@ -123,20 +120,28 @@ def _told(value: Any) -> str:
     return str(value)[:200]
 
 
-def sizes_of(program: Program) -> tuple[coop.Stats, dict[str, Any]]:
+def without_limit(program: Program) -> tuple[coop.Stats, dict[str, Any]]:
     memory = coop.measure()
     found = managed(program, memory)
     return memory.stats(), found
 
 
-def in_budget(program: Program, measured: coop.Stats, settings: Settings, watch: Watch | None = None) -> dict[str, Any] | None:
+def in_budget(
+    program: Program, measured: coop.Stats, settings: Settings, features: set[int] | None = None
+) -> dict[str, Any] | None:
     """The results in the smallest budget that serves, from the ratio upwards; None: there is no room."""
     options = dict(settings)
     ratio = options.pop("ratio")
     size = max(int(measured.floor + ratio * (measured.peak - measured.floor)), 4096)
     for _ in range(TRIES):
+        memory = coop.budget(size, events=features is not None, **options)
+        watch = Features(memory, options.get("tiny", 512)) if features is not None else None
         try:
-            return managed(program, coop.budget(size, **options), watch)
+            found = managed(program, memory, watch)
         except (OutOfRoom, coop.OutOfBudget):
             size = int(size * 1.3) + 1024
+            continue
+        if features is not None and watch:
+            features |= watch.found
+        return found
     return None

@@ -10,7 +10,6 @@ import json
 import pickle
 import random
 import re
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,7 +19,7 @@ from torch.nn import functional as F
 import coop
 from hunt import shapes
 from hunt.ops import COMPUTE, IN_PLACE, VIEWS
-from hunt.scenes import BLOCKS, REGISTERS, SCENES, Machine
+from hunt.scenes import BLOCKS, GRAPH, REGISTERS, SCENES, Machine, on_thread
 
 Step = tuple[str, int, int, int, int]
 
@@ -28,7 +27,7 @@ SIZES = [(16, 16), (32, 32), (48, 48), (7, 33), (64, 64), (5, 3), (24, 64), (33,
 NUMBERS = 16
 """k is below this."""
 
-_NAMES = {name: getattr(shapes, name) for name in ("flt", "f32", "fit", "mat", "vec", "square", "index", "distinct")}
+_NAMES = {name: getattr(shapes, name) for name in ("flt", "f32", "fit", "mat", "vec", "span", "square", "index", "distinct", "out")}
 _SCOPE = {"torch": torch, "F": F, "copy": copy, "pickle": pickle, **_NAMES}
 
 SOURCES: dict[str, str] = (
@@ -42,10 +41,11 @@ KINDS: dict[str, list[str]] = {
     "view": [name for name in SOURCES if name.startswith("view")],
     "in place": [name for name in SOURCES if name.startswith("in place")],
     "quietly": [name for name in SOURCES if name.startswith("quietly")],
-    "scene": [f"scene {name}" for name in SCENES],
+    "graph": [f"scene {name}" for name in GRAPH],
+    "scene": [f"scene {name}" for name in SCENES if name not in GRAPH],
     "block": [f"block {name}" for name in BLOCKS],
 }
-WEIGHTS_OF_KINDS = {"compute": 30, "view": 22, "in place": 6, "quietly": 22, "scene": 12, "block": 3}
+OFTEN = {"compute": 30, "view": 22, "in place": 6, "quietly": 22, "graph": 9, "scene": 8, "block": 3}
 
 
 def _compiled(text: str) -> Callable[..., Any]:
@@ -79,7 +79,7 @@ class Program:
 
 
 def random_step(rng: random.Random) -> Step:
-    kind = rng.choices(list(WEIGHTS_OF_KINDS), list(WEIGHTS_OF_KINDS.values()))[0]
+    kind = rng.choices(list(OFTEN), list(OFTEN.values()))[0]
     name = rng.choice(KINDS[kind])
     return (name, *(rng.randrange(REGISTERS) for _ in range(3)), rng.randrange(NUMBERS))  # type: ignore[return-value]
 
@@ -135,19 +135,7 @@ class Interpreter:
 
     def _block(self, name: str, k: int, steps: Sequence[Step], depth: int) -> None:
         if name == "thread":
-            raised: list[BaseException] = []
-
-            def work() -> None:
-                try:
-                    self._run(steps, depth + 1)
-                except BaseException as error:
-                    raised.append(error)
-
-            worker = threading.Thread(target=work)
-            worker.start()
-            worker.join()
-            if raised:
-                raise raised[0]
+            on_thread(lambda: self._run(steps, depth + 1))
             return
         with BLOCKS[name](self.machine, k):
             self._run(steps, depth + 1)
@@ -218,8 +206,13 @@ def script(program: Program, settings: dict[str, Any], raised: Sequence[str] = (
             if kind == "block" and depth < 3:
                 inner = steps[at : at + 1 + k % 6]
                 at += len(inner)
-                lines.append(f"{indent}with BLOCKS[{short!r}](m, {k}):" + ("  # on a thread" if short == "thread" else ""))
+                if short == "thread":
+                    lines.extend([f"{indent}@on_thread", f"{indent}def work():"])
+                else:
+                    lines.append(f"{indent}with BLOCKS[{short!r}](m, {k}):")
                 emit(inner, indent + "    ", depth + 1)
+                if left:
+                    left.pop(0)  # of the block itself
                 continue
             fails = left.pop(0) if left else ""
             prefix = indent

@@ -297,6 +297,23 @@ def check(m: Machine, a: int, b: int, c: int, k: int) -> None:
 # --- blocks ------------------------------------------------------------------------------------------------------------
 
 
+def on_thread(work: Callable[[], None]) -> None:
+    """Does the work on a thread of its own, and waits for it."""
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            raised.append(error)
+
+    worker = threading.Thread(target=run)
+    worker.start()
+    worker.join()
+    if raised:
+        raise raised[0]
+
+
 @contextlib.contextmanager
 def pack_hooks(m: Machine, k: int) -> Iterator[None]:
     """What autograd saves goes through hooks."""
@@ -352,7 +369,7 @@ def two_threads(m: Machine, k: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def anomaly(m: Machine, k: int) -> Iterator[None]:
+def multithreading(m: Machine, k: int) -> Iterator[None]:
     with torch.autograd.set_multithreading_enabled(bool(k & 1)):
         yield
 
@@ -366,6 +383,9 @@ SCENES = {
     )
 }  # fmt: skip
 
+GRAPH = ["link", "link", "link", "link", "backward_of", "backward_with", "grad_of", "hook", "hook_raises", "function", "checkpointed"]
+"""Steps that need and make a graph of autograd, `link` most often."""
+
 BLOCKS: dict[str, Callable[[Machine, int], Any]] = {
     "no_grad": lambda m, k: torch.no_grad(),
     "inference": lambda m, k: torch.inference_mode(),
@@ -378,6 +398,6 @@ BLOCKS: dict[str, Callable[[Machine, int], Any]] = {
     "default_dtype": default_dtype,
     "deterministic": deterministic,
     "two_threads": two_threads,
-    "multithreading": anomaly,
-    "thread": lambda m, k: contextlib.nullcontext(),  # the interpreter runs these steps on another thread
+    "multithreading": multithreading,
+    "thread": lambda m, k: contextlib.nullcontext(),  # the steps run by `on_thread`
 }
