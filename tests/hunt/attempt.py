@@ -22,11 +22,12 @@ def _attempt(program: Program, settings: list[dict[str, Any]]) -> dict[str, Any]
     at: int | None = None
     no_room = 0
     features: set[int] = set()
-    for at, one in enumerate(settings) if not what else ():
+    for i, one in enumerate(settings) if not what else ():
         found = compare.in_budget(program, measured, one, features)
         if found is None:
             no_room += 1
         elif what := compare.difference(expected, found):
+            at = i
             break
     if not what:
         return {"status": "same", "no room": no_room, "features": sorted(features)}

@@ -117,7 +117,9 @@ class Machine:
         name = self.folder / "findings" / f"{kind}-{self.state.seed}-{self.state.programs}"
         text = f"# {' '.join(what.split())[:300]}\n" + script(program, settings[0], raised)
         name.with_suffix(".py").write_text(text)
-        name.with_suffix(".json").write_text(json.dumps({"program": program.dump(), "settings": settings, "what": what}))
+        name.with_suffix(".json").write_text(
+            json.dumps({"program": program.dump(), "settings": settings, "what": what})
+        )
         return text
 
 
@@ -159,7 +161,9 @@ def run(machine: Machine, more: Callable[[State], bool], console: Console) -> No
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, help="stop after so long; without it and --programs: never")
-    parser.add_argument("--programs", type=int, help="stop when so many have been tried, those of earlier runs included")
+    parser.add_argument(
+        "--programs", type=int, help="stop when so many have been tried, those of earlier runs included"
+    )
     parser.add_argument("--folder", type=Path, default=Path("build/hunt"), help="keeps the corpus, findings and counts")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--fresh", action="store_true", help="do not go on from what the folder holds")

@@ -27,7 +27,10 @@ SIZES = [(16, 16), (32, 32), (48, 48), (7, 33), (64, 64), (5, 3), (24, 64), (33,
 NUMBERS = 16
 """k is below this."""
 
-_NAMES = {name: getattr(shapes, name) for name in ("flt", "f32", "fit", "mat", "vec", "span", "square", "index", "distinct", "out")}
+_NAMES = {
+    name: getattr(shapes, name)
+    for name in ("flt", "f32", "fit", "mat", "vec", "span", "square", "index", "distinct", "out")
+}
 _SCOPE = {"torch": torch, "F": F, "copy": copy, "pickle": pickle, **_NAMES}
 
 SOURCES: dict[str, str] = (
@@ -223,7 +226,11 @@ def script(program: Program, settings: dict[str, Any], raised: Sequence[str] = (
 
     emit(program.steps, "    ", 0)
     header = (program.size % len(SIZES), program.seed, program.threads)
-    lines += ["", f"compare(program, size={SIZES[header[0]]}, seed={header[1]}, threads={header[2]}, **{settings!r})", ""]
+    lines += [
+        "",
+        f"compare(program, size={SIZES[header[0]]}, seed={header[1]}, threads={header[2]}, **{settings!r})",
+        "",
+    ]
     return "\n".join(lines)
 
 

@@ -97,7 +97,7 @@ def use_gradient(m: Machine, a: int, b: int, c: int, k: int) -> None:
 
 def hook(m: Machine, a: int, b: int, c: int, k: int) -> None:
     x = m.r[a]
-    if x.requires_grad:
+    if x.requires_grad and x._base is None:  # on some views, PyTorch itself crashes
         x.register_hook(lambda g: g * 0.5 if k & 1 else None)
         if k & 2:
             x.retain_grad()
@@ -105,7 +105,7 @@ def hook(m: Machine, a: int, b: int, c: int, k: int) -> None:
 
 def hook_raises(m: Machine, a: int, b: int, c: int, k: int) -> None:
     x = m.r[a]
-    if x.requires_grad:
+    if x.requires_grad and x._base is None:  # on some views, PyTorch itself crashes
 
         def fail(gradient: torch.Tensor) -> None:
             raise (KeyboardInterrupt if k & 1 else ValueError)("from a hook")
@@ -176,7 +176,9 @@ def train(m: Machine, a: int, b: int, c: int, k: int) -> None:
     kind = k % 6
     if kind not in m.models:
         nn = torch.nn
-        model = nn.Sequential(nn.Linear(16, 24), nn.BatchNorm1d(24), nn.ReLU(inplace=True), nn.Dropout(0.1), nn.Linear(24, 4))
+        model = nn.Sequential(
+            nn.Linear(16, 24), nn.BatchNorm1d(24), nn.ReLU(inplace=True), nn.Dropout(0.1), nn.Linear(24, 4)
+        )
         make: list[Callable[[Any], torch.optim.Optimizer]] = [
             lambda p: torch.optim.SGD(p, 0.1, momentum=0.9),
             lambda p: torch.optim.Adam(p, 0.01),
@@ -319,7 +321,10 @@ def pack_hooks(m: Machine, k: int) -> Iterator[None]:
     """What autograd saves goes through hooks."""
     packs: list[tuple[Callable[[Any], Any], Callable[[Any], Any]]] = [
         (lambda x: x.detach().clone(), lambda x: x),
-        (lambda x: (x.detach().cpu().numpy().copy() if x.dtype is torch.float32 else x), lambda x: torch.from_numpy(x) if isinstance(x, np.ndarray) else x),
+        (
+            lambda x: x.detach().cpu().numpy().copy() if x.dtype is torch.float32 else x,
+            lambda x: torch.from_numpy(x) if isinstance(x, np.ndarray) else x,
+        ),
         (lambda x: x * 1, lambda x: x * 1),
     ]
     with torch.autograd.graph.saved_tensors_hooks(*packs[k % len(packs)]):
@@ -383,7 +388,19 @@ SCENES = {
     )
 }  # fmt: skip
 
-GRAPH = ["link", "link", "link", "link", "backward_of", "backward_with", "grad_of", "hook", "hook_raises", "function", "checkpointed"]
+GRAPH = [
+    "link",
+    "link",
+    "link",
+    "link",
+    "backward_of",
+    "backward_with",
+    "grad_of",
+    "hook",
+    "hook_raises",
+    "function",
+    "checkpointed",
+]
 """Steps that need and make a graph of autograd, `link` most often."""
 
 BLOCKS: dict[str, Callable[[Machine, int], Any]] = {

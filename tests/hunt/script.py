@@ -1,4 +1,5 @@
 """What a printed script needs: everything that its lines name, and `compare`."""
+# ruff: noqa: F401  names for the scripts
 
 import copy
 import pickle

@@ -109,7 +109,11 @@ def test_script_says_what_the_machine_says(tmp_path):
     path.write_text(script(program, settings[0], attempt_raised(program)))
     here = Path(__file__).parents[1]
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", path], env={"PYTHONPATH": str(here)}, capture_output=True, text=True, check=True
+        [sys.executable, "-W", "ignore", path],
+        env={"PYTHONPATH": str(here)},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert "in a budget: the same" in done.stdout, done
 
