@@ -6,6 +6,7 @@
 #include <sstream>
 #include <system_error>
 
+#include "composite.h"
 #include "engine_bindings.h"
 #include "host_tier.h"
 #include "out_of_budget.h"
@@ -125,20 +126,19 @@ PYBIND11_MODULE(_C, module) {
   bind_plan_search(module);
   module.def("set_exception", [](py::object type) { out_of_budget = type.release().ptr(); });
   module.def("open", [](const Options& options, bool events) {
+    watch_composite_calls();
     Scope::open(std::make_unique<Scope>(options));
     Scope::active()->engine().watch(events);
     manage_this_thread(true);
   });
   module.def("close", [] {
     open_scope();
-    std::size_t lost = 0;
-    {
-      const py::gil_scoped_release release;
-      const Turn turn;
-      lost = Scope::close();
-    }
-    manage_this_thread(false);
-    return lost;
+    const struct Unmanage {
+      ~Unmanage() { manage_this_thread(false); }
+    } unmanage;
+    const py::gil_scoped_release release;
+    const Turn turn;
+    return Scope::close();
   });
   module.def("is_open", [] { return Scope::active() != nullptr; });
   module.def("manage_this_thread", &manage_this_thread);

@@ -59,9 +59,9 @@ void Engine::note_use() {
 void Engine::free(Bytes offset) {
   const Lock lock(mutex_);
   Block* block = arena_.raw_at(offset);
-  if (!block) throw std::logic_error("free of an address that was not handed out");
+  if (!block) return broken("free of an address that was not handed out");
   give_back(block);
-  check_at_event();
+  check_where_none_may_throw();
 }
 
 // --- around an op ------------------------------------------------------------------------------------------------------
@@ -79,6 +79,7 @@ void Engine::unlock_operand(Storage& storage) {
 }
 
 void Engine::enter(std::span<Storage* const> inputs) {
+  if (options_.checks) throw_if_broken();
   Lock lock(mutex_);
   bool ready = true;
   for (Storage* input : inputs) {
@@ -88,6 +89,12 @@ void Engine::enter(std::span<Storage* const> inputs) {
   if (options_.swap) entering(inputs);
   if (!ready) bring_back(inputs, lock);
   for (Storage* input : inputs) lock_operand(*input);
+}
+
+void Engine::hold(std::span<Storage* const> storages) {
+  Lock lock(mutex_);
+  bring_back(storages, lock);
+  for (Storage* storage : storages) lock_operand(*storage);
 }
 
 void Engine::leave(std::span<Storage* const> inputs) {
@@ -169,7 +176,7 @@ void Engine::let_go(Storage& storage) {
   }
   if (storage.source() && storage.uses && storage.block) orphans_.add(storage);
   lineage_.reconsider(storage);
-  check_at_event();
+  check_where_none_may_throw();
 }
 
 // A source that nobody holds is kept only for what was made from it. Where that is resident and not much larger, or
@@ -399,15 +406,7 @@ void Engine::expose(Storage& storage) {
   still(storage);
   drop_page(storage);
   storage.exposed = true;
-  hold_in_place(storage);
-}
-
-void Engine::fix(Storage& storage) {
-  const Lock lock(mutex_);
-  if (!storage.source() || !storage.block || storage.fixed) return;
-  lower(storage);
-  hold_in_place(storage);
-  check_at_event();
+  ++storage.locks;
 }
 
 // To the lowest hole that it fits into, if that lies below it.
@@ -426,13 +425,8 @@ void Engine::lower(Storage& storage) {
   }
 }
 
-void Engine::hold_in_place(Storage& storage) {
-  if (!std::exchange(storage.fixed, true)) ++storage.locks;
-}
-
 void Engine::set_free(Storage& storage) {
-  storage.exposed = false;
-  if (std::exchange(storage.fixed, false)) --storage.locks;
+  if (std::exchange(storage.exposed, false)) --storage.locks;
 }
 
 // --- a plan ------------------------------------------------------------------------------------------------------------
@@ -472,6 +466,13 @@ bool Engine::empty() const {
   return arena_.free_bytes() == arena_.capacity();
 }
 
+void Engine::freeze() {
+  mutex_.lock();
+  finish_all(true);
+}
+
+void Engine::thaw() { mutex_.unlock(); }
+
 Stats Engine::stats() const {
   const Lock lock(mutex_);
   Stats stats = counts_;
@@ -501,9 +502,30 @@ std::vector<Event> Engine::take_events() {
   return std::exchange(events_, {});
 }
 
-void Engine::check() const {
+void Engine::check() {
+  throw_if_broken();
   const Lock lock(mutex_);
   check_unlocked();
+}
+
+void Engine::check_where_none_may_throw() noexcept {
+  try {
+    check_at_event();
+  } catch (const std::exception& error) {
+    broken(error.what());
+  }
+}
+
+void Engine::broken(const char* rule) noexcept {
+  if (broken_.empty()) broken_ = rule;
+}
+
+void Engine::throw_if_broken() {
+  Lock lock(mutex_);
+  if (broken_.empty()) return;
+  const std::string rule = std::exchange(broken_, {});
+  lock.unlock();
+  throw std::logic_error(rule);
 }
 
 void Engine::check_unlocked() const {

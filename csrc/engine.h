@@ -61,10 +61,8 @@ class Driver {
   // A record or a storage is gone: release what belongs to it. Called under the engine's lock.
   virtual void drop(Op& op) = 0;
   virtual void drop(Storage& storage) = 0;
-  // Moves the bytes of a held storage out of the arena, for good.
-  virtual void evacuate(Storage& storage) = 0;
-  // Another thread is letting go of a held storage, and waits for the engine's lock: nobody may touch the handle any more.
-  virtual bool dying(const Storage&) const { return false; }
+  // Moves the bytes of a held storage out of the arena, for good. False: another thread is letting go of it.
+  virtual bool evacuate(Storage& storage) = 0;
   // A held storage will never be brought back: reading it is an error from now on.
   virtual void abandon(Storage& storage) = 0;
   // Begins to write bytes of the arena to the tier outside, or to bring a page of it back, beside the program. Returns a
@@ -143,6 +141,8 @@ class Engine {
   // Brings every input back, in place and locked until leave. Rule 3.
   void enter(std::span<Storage* const> inputs);
   void leave(std::span<Storage* const> inputs);
+  // The same for what is not an operand, but may be pointed to.
+  void hold(std::span<Storage* const> storages);
   // These operands, which are entered, are about to be overwritten: what is outside of them is not their bytes any more.
   void overwriting(std::span<Storage* const> written);
   // Of an op that ran, recorded or not.
@@ -178,9 +178,6 @@ class Engine {
   void unpin(Storage& storage);
   // A pointer escapes: resident, committed, and never moved again while it lives. What was made from it is committed too.
   void expose(Storage& storage);
-  // Somebody may keep a pointer to this source: it is never moved again while it lives. Before that it moves out of the
-  // way, to the low end.
-  void fix(Storage& storage);
   // A source that only the lineage refers to.
   Storage* bind_hidden(Bytes offset, Bytes bytes);
 
@@ -214,14 +211,20 @@ class Engine {
   // No block is in use: nothing refers to the arena any more.
   bool empty() const;
 
+  // Nothing is under way, and nothing happens, between these: around a fork.
+  void freeze();
+  void thaw();
+
   Stats stats() const;
   const Options& options() const { return options_; }
   Driver& driver() { return driver_; }
   const Arena& arena() const { return arena_; }
   void watch(bool on) { watching_ = on; }
   std::vector<Event> take_events();
-  // Checks of the rules; at level 2 they run by themselves at every event.
-  void check() const;
+  // Checks of the rules; at level 2 they run by themselves at every event. A rule may be found broken where nobody can
+  // be told (a tensor dies), or where things have to be put in order first: it is told at the next op, or here.
+  void check();
+  void throw_if_broken();
 
  private:
   friend class Follower;
@@ -264,7 +267,6 @@ class Engine {
   Block* slide(Storage& storage);
   void moved(Storage& storage, Bytes from);
   void lower(Storage& storage);
-  void hold_in_place(Storage& storage);
   void set_free(Storage& storage);
   void place(Storage& storage, Block* block);
   Block* release_block(Storage& storage);
@@ -338,6 +340,9 @@ class Engine {
     if (options_.checks >= 2) check_unlocked();
   }
   void check_unlocked() const;
+  // From a destructor.
+  void check_where_none_may_throw() noexcept;
+  void broken(const char* rule) noexcept;
   // Checks at level 3: after each op, all that can leave leaves, and what is free holds nobody's bytes.
   void shake();
   void spoil(Bytes offset, Bytes bytes) {
@@ -397,6 +402,7 @@ class Engine {
   double fragmentation_sum_ = 0;
   std::uint64_t fragmentation_count_ = 0;
   bool watching_ = false;
+  std::string broken_;  // the first rule that was found broken, and has not been told
   Stats counts_;
   std::vector<Event> events_;
   std::unique_ptr<Follower> follower_;

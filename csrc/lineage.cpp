@@ -132,6 +132,7 @@ Storage* Lineage::split(Storage& storage) {
   old->versions = storage.versions++;
   old->last_access = storage.last_access;
   old->unset = storage.unset;
+  old->ragged = storage.ragged;
   old->digest = std::exchange(storage.digest, 0);
   old->engine = storage.engine;
   if (old->producer) old->producer->outputs()[old->output] = old;

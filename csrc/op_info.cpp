@@ -1,8 +1,12 @@
 // Reading schemas, and the few operators whose schema does not say everything.
 #include "op_info.h"
 
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/TensorIterator.h>
 #include <ATen/core/enum_tag.h>
 
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <mutex>
@@ -50,7 +54,14 @@ constexpr Name kFills[] = {"zero_",        "fill_", "normal_",    "uniform_",   
 constexpr Name kReshape[] = {"resize_", "resize_as_", "set_", "_resize_output_", "resize_as_sparse_", "set_data"};
 
 constexpr Name kAccumulates[] = {"detach", "clone", "add", "add_", "copy_", "new_empty_strided", "mul"};
-constexpr Name kBatchNorm[] = {"native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update"};
+// Write to running statistics, whether their schema says so or not, if they train: see training_argument.
+constexpr Name kBatchNorm[] = {"native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update",
+                               "batch_norm_update_stats"};
+// Add in parallel, in any order, if they accumulate.
+constexpr Name kAddInAnyOrder[] = {
+    "index_put", "index_put_", "_index_put_impl", "_index_put_impl_", "_unsafe_index_put", "put", "put_"};
+// Depend on more than their arguments: LAPACK's pivots are not set before it reads them.
+constexpr Name kNeverTheSame[] = {"linalg_lstsq"};
 
 }  // namespace
 
@@ -99,15 +110,17 @@ OpInfo::OpInfo(const c10::OperatorHandle& handle) : op(handle) {
   // Custom operators may do anything; only what is known to be pure is run again.
   replayable = aten;
 
-  if (aten && any_of(base, kBatchNorm) && returns) {
-    batch_norm = arguments.size() > 5 && arguments[3].kind == ArgumentInfo::Kind::tensor;
-    if (batch_norm) {
-      statistics = 3;
-      batch_norm_always_trains = base == "_batch_norm_with_update";
-      training_argument = batch_norm_always_trains ? -1 : 5;
-      if (schema.overload_name() == "out" || schema.overload_name() == "no_stats") batch_norm = false;
-    }
+  const auto argument = [&](const char* wanted) { return schema.argumentIndexWithName(wanted).value_or(-1); };
+  if (aten && any_of(base, kBatchNorm)) {
+    statistics = argument("running_mean");
+    batch_norm = statistics >= 0;
+    training_argument = argument("training");
   }
+  if (aten && any_of(base, kAddInAnyOrder)) accumulate_argument = argument("accumulate");
+  for (Name part : {"mm", "mv", "dot", "conv", "linear", "lstm", "rnn", "gru", "attention", "mkldnn", "tensordot"}) {
+    multiplies = multiplies || base.find(part) != Name::npos;
+  }
+  never_the_same = aten && any_of(base, kNeverTheSame);
 
   if (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
       !op.hasKernelForDispatchKey(c10::DispatchKey::CPU)) {
@@ -125,6 +138,41 @@ OpInfo::OpInfo(const c10::OperatorHandle& handle) : op(handle) {
   } else {
     kind = Kind::compute;
   }
+}
+
+// Iterations of an index_put or put: the broadcast indices, times the dimensions of self that are not indexed.
+static std::int64_t most_additions(const torch::jit::Stack& stack, std::size_t first) {
+  const at::Tensor& self = stack[first].toTensor();
+  const c10::IValue& indices = stack[first + 1];
+  if (!indices.isList()) return indices.toTensor().numel();
+  std::vector<std::int64_t> all;  // sizes of the broadcast indices, the last first
+  std::int64_t rest = 1;
+  std::int64_t dim = 0;
+  for (const c10::IValue& item : indices.toListRef()) {
+    if (!item.isTensor() || !item.toTensor().defined()) {
+      rest *= self.size(dim++);
+      continue;
+    }
+    const at::Tensor& index = item.toTensor();
+    if (index.scalar_type() == at::kBool || index.scalar_type() == at::kByte) return self.numel();
+    const auto sizes = index.sizes();
+    all.resize(std::max(all.size(), sizes.size()), 1);
+    for (std::size_t i = 0; i < sizes.size(); ++i) all[i] = std::max(all[i], sizes[sizes.size() - 1 - i]);
+    ++dim;
+  }
+  for (; dim < self.dim(); ++dim) rest *= self.size(dim);
+  for (const std::int64_t size : all) rest *= size;
+  return rest;
+}
+
+bool OpInfo::same_again(const torch::jit::Stack& stack) const {
+  if (never_the_same) return false;
+  if (accumulate_argument < 0) return true;
+  const std::size_t first = stack.size() - arguments.size();
+  if (!stack[first + static_cast<std::size_t>(accumulate_argument)].toBool()) return true;
+  if (at::globalContext().deterministicAlgorithms() || at::get_num_threads() == 1) return true;
+  if (!stack[first].toTensor().is_floating_point() && !stack[first].toTensor().is_complex()) return true;
+  return most_additions(stack, first) < at::internal::GRAIN_SIZE;
 }
 
 Seconds OpInfo::typical_cost(Bytes output_bytes, Seconds measured) {

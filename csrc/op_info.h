@@ -1,7 +1,9 @@
 // What the hook needs to know of an operator, read once from its schema.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
 
 #include <string>
 #include <vector>
@@ -40,11 +42,17 @@ struct OpInfo {
   bool fills = false;          // in place, and does not read what it overwrites: zero_
   bool accumulates = false;    // one of the ops by which autograd stores a gradient in its leaf
   bool batch_norm = false;     // writes running statistics although its schema may not say so
-  int training_argument = -1;  // of a batch norm: its results depend on the statistics only if this is false
-  bool batch_norm_always_trains = false;
-  int statistics = 0;  // the index of the first of the two running statistics
+  int training_argument = -1;  // of a batch norm: its results depend on the statistics only if this is false; -1: never
+  bool points_to_all = false;  // composite: may hold a pointer to any tensor, not to integers only
+  int statistics = 0;          // the index of the first of the two running statistics
+  bool multiplies = false;     // its kernel may use oneDNN's precision of float32
+  int accumulate_argument = -1;  // if that is true, it adds in any order
+  bool never_the_same = false;   // depends on more than its arguments
   std::size_t returns = 0;
   double density = 0;  // measured, seconds per byte of output; moving average, 0: not known yet
+
+  // A call with these arguments gives the same bits whenever it is made, in the present settings.
+  bool same_again(const torch::jit::Stack& stack) const;
 
   // A single measurement says as much about the machine's other work as about the op. This follows the fast runs of
   // this op with this much output: down at once, up slowly.
@@ -59,5 +67,52 @@ struct OpInfo {
   };
   std::vector<Typical> typical_;  // direct-mapped by output size
 };
+
+inline constexpr c10::DispatchKeySet kExotic = c10::DispatchKeySet(
+    {c10::DispatchKey::Sparse, c10::DispatchKey::SparseCsr, c10::DispatchKey::Quantized, c10::DispatchKey::MkldnnCPU,
+     c10::DispatchKey::NestedTensor, c10::DispatchKey::Python, c10::DispatchKey::Functionalize,
+     c10::DispatchKey::ZeroTensor, c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper});
+
+// Strided, dense, on the CPU, with a storage of its own or a view of one.
+inline bool plain(const c10::TensorImpl* impl) {
+  return !impl->key_set().has_any(kExotic) && impl->is_cpu() && impl->has_storage() && impl->unsafe_storage();
+}
+
+// Calls visit(argument index, tensor) for every defined tensor among the arguments.
+template <typename Visit>
+void for_each_tensor(const OpInfo& info, const torch::jit::Stack& stack, Visit visit) {
+  const std::size_t first = stack.size() - info.arguments.size();
+  for (std::size_t i = 0; i < info.arguments.size(); ++i) {
+    const c10::IValue& value = stack[first + i];
+    switch (info.arguments[i].kind) {
+      case ArgumentInfo::Kind::tensor:
+        if (value.isTensor() && value.toTensor().defined()) visit(i, value.toTensor());
+        break;
+      case ArgumentInfo::Kind::tensor_list:
+        if (!value.isList()) break;
+        for (const c10::IValue& element : value.toListRef()) {
+          if (element.isTensor() && element.toTensor().defined()) visit(i, element.toTensor());
+        }
+        break;
+      default: break;
+    }
+  }
+}
+
+template <typename Visit>
+void for_each_result(const OpInfo& info, const torch::jit::Stack& stack, Visit visit) {
+  const std::size_t first = stack.size() - info.returns;
+  for (std::size_t i = 0; i < info.returns; ++i) {
+    const c10::IValue& value = stack[first + i];
+    if (value.isTensor()) {
+      if (value.toTensor().defined()) visit(value.toTensor(), i, std::size_t{0});
+    } else if (value.isTensorList()) {
+      const auto list = value.toListRef();
+      for (std::size_t k = 0; k < list.size(); ++k) {
+        if (list[k].toTensor().defined()) visit(list[k].toTensor(), i, k);
+      }
+    }
+  }
+}
 
 }  // namespace coop

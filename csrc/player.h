@@ -66,7 +66,7 @@ class Player final : public Driver {
   Seconds copy(Bytes to, Bytes from, Bytes bytes) override;
   void drop(Op&) override {}
   void drop(Storage&) override {}
-  void evacuate(Storage&) override {}
+  bool evacuate(Storage&) override { return true; }
   void abandon(Storage&) override {}
   std::uint64_t digest(Bytes, Bytes) override { return 1; }
   std::uint32_t begin_out(Bytes offset, Bytes bytes, Seconds now) override;

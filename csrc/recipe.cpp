@@ -44,7 +44,34 @@ void set_denormal_mode(unsigned) {}
 
 }  // namespace
 
-Settings Settings::now() {
+namespace {
+
+constexpr at::Float32Op kMultiplying[] = {at::Float32Op::CONV, at::Float32Op::RNN, at::Float32Op::MATMUL};
+
+Float32Precisions float32_precisions() {
+  Float32Precisions all;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const auto precision = at::globalContext().float32Precision(at::Float32Backend::MKLDNN, kMultiplying[i]);
+    all[i] = static_cast<std::uint8_t>(precision);
+  }
+  return all;
+}
+
+// What is not set for a kind of op follows from more general settings: it stays so where those give the same.
+void set_float32_precisions(const Float32Precisions& wanted) {
+  at::Context& context = at::globalContext();
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    const auto precision = static_cast<at::Float32Precision>(wanted[i]);
+    if (context.float32Precision(at::Float32Backend::MKLDNN, kMultiplying[i]) == precision) continue;
+    context.setFloat32Precision(at::Float32Backend::MKLDNN, kMultiplying[i], at::Float32Precision::NONE);
+    if (context.float32Precision(at::Float32Backend::MKLDNN, kMultiplying[i]) == precision) continue;
+    context.setFloat32Precision(at::Float32Backend::MKLDNN, kMultiplying[i], precision);
+  }
+}
+
+}  // namespace
+
+Settings Settings::now(bool multiplies) {
   const at::Context& context = at::globalContext();
   return {at::get_num_threads(),
           c10::GradMode::is_enabled(),
@@ -52,12 +79,16 @@ Settings Settings::now() {
           context.deterministicAlgorithms(),
           context.deterministicAlgorithmsWarnOnly(),
           context.deterministicFillUninitializedMemory(),
+          context.deterministicMkldnn(),
+          context.userEnabledNNPACK(),
+          context.allowFP16ReductionCPU(),
           denormal_mode(),
-          c10::get_default_dtype()};
+          c10::get_default_dtype(),
+          multiplies ? std::optional(float32_precisions()) : std::nullopt};
 }
 
 void Settings::apply() const {
-  const Settings before = now();
+  const Settings before = now(precision.has_value());
   if (*this == before) return;
   at::Context& context = at::globalContext();
   if (threads != before.threads) at::set_num_threads(threads);
@@ -65,9 +96,16 @@ void Settings::apply() const {
   if (mkldnn != before.mkldnn) context.setUserEnabledMkldnn(mkldnn);
   context.setDeterministicAlgorithms(deterministic, deterministic_warn_only);
   context.setDeterministicFillUninitializedMemory(fill_uninitialised);
+  context.setDeterministicMkldnn(mkldnn_deterministic);
+  context.setUserEnabledNNPACK(nnpack);
+  if (half_sums != before.half_sums) context.setAllowFP16ReductionCPU(half_sums);
   if (denormals != before.denormals) set_denormal_mode(denormals);
   if (dtype != before.dtype) c10::set_default_dtype(dtype);
+  if (precision && precision != before.precision) set_float32_precisions(*precision);
 }
+
+SettingsThen::SettingsThen(const Settings& then) : before_(Settings::now(then.precision.has_value())) { then.apply(); }
+SettingsThen::~SettingsThen() { before_.apply(); }
 
 void Draft::spec(const at::Tensor& tensor, std::int32_t edge, const void* value, Bytes value_bytes) {
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();

@@ -11,6 +11,8 @@
 #include <c10/util/SmallVector.h>
 #include <c10/util/typeid.h>
 
+#include <array>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -32,6 +34,9 @@ struct RandomState {
   static at::CPUGeneratorImpl& global();
 };
 
+// How exact oneDNN's float32 has to be: in convolutions, recurrent cells and products of matrices.
+using Float32Precisions = std::array<std::uint8_t, 3>;
+
 // Settings outside of the arguments that change which kernel runs or how it splits its work.
 struct Settings {
   int threads = 1;
@@ -40,12 +45,28 @@ struct Settings {
   bool deterministic = false;
   bool deterministic_warn_only = false;
   bool fill_uninitialised = false;
-  unsigned denormals = 0;  // how this thread's processor treats them
-  caffe2::TypeMeta dtype;  // of new tensors
+  bool mkldnn_deterministic = false;
+  bool nnpack = true;
+  bool half_sums = true;                       // reductions of 16-bit floats in 16 bits
+  unsigned denormals = 0;                      // how this thread's processor treats them
+  caffe2::TypeMeta dtype;                      // of new tensors
+  std::optional<Float32Precisions> precision;  // known for ops that multiply: it takes a while to ask for
 
-  static Settings now();
+  static Settings now(bool multiplies);
   void apply() const;
   bool operator==(const Settings&) const = default;
+};
+
+// While one of these lives, settings are as they were then.
+class SettingsThen {
+ public:
+  explicit SettingsThen(const Settings& then);
+  ~SettingsThen();
+  SettingsThen(const SettingsThen&) = delete;
+  SettingsThen& operator=(const SettingsThen&) = delete;
+
+ private:
+  const Settings before_;
 };
 
 // A tensor argument views one of these.

@@ -191,7 +191,11 @@ void Engine::replay(Op& op, Lock& lock) {
     if (!output || output->resident()) {  // nobody's any more, or still here
       give_back(block);
     } else {
-      if (block->bytes < output->bytes) throw std::logic_error("rule 4: a replay gave less than the op did");
+      if (block->bytes < output->bytes) {
+        broken("rule 4: a replay gave less than the op did");
+        give_back(block);
+        continue;
+      }
       raw_ -= block->bytes;
       place(*output, block);
     }
@@ -202,6 +206,7 @@ void Engine::replay(Op& op, Lock& lock) {
       throw std::logic_error("rule 4: a replay did not bring its output back");
     }
   }
+  if (!broken_.empty()) throw std::logic_error(std::exchange(broken_, {}));
   check_at_event();
 }
 
@@ -242,9 +247,9 @@ void Engine::place(Storage& storage, Block* block) {
   storage.last_access = now_;
   lineage_.restored(storage);
   ++counts_.rematerialisations;
-  if (options_.checks >= 2 && storage.digest && !storage.unset) {
+  if (options_.checks >= 2 && storage.digest && storage.defined()) {
     if (driver_.digest(block->offset, storage.bytes) != storage.digest) {
-      throw std::logic_error("rule 4: a storage came back with other bytes");
+      broken("rule 4: a storage came back with other bytes");
     }
   }
   note(EventKind::restore, storage);

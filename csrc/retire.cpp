@@ -9,7 +9,7 @@ namespace coop {
 
 void Engine::evacuate(Storage& storage, std::vector<Storage*>& outside) {
   still(storage);
-  driver_.evacuate(storage);
+  if (!driver_.evacuate(storage)) return;
   commit_resident(storage);
   set_free(storage);
   note(EventKind::free, storage);
@@ -46,8 +46,8 @@ std::size_t Engine::retire(Bytes spare) {
     std::vector<Storage*> leaving;
     for (Block* block = arena_.first(); block; block = block->next) {
       Storage* storage = block->storage;
-      if (!storage || !storage->held || storage->exposed || driver_.dying(*storage)) continue;
-      const bool read_now = storage->locks > (storage->fixed ? 1 : 0);  // by an op of another thread
+      if (!storage || !storage->held || storage->exposed) continue;
+      const bool read_now = storage->locks > 0;  // by an op of another thread
       if (!read_now) leaving.push_back(storage);
     }
     for (Storage* storage : leaving) evacuate(*storage, outside);
@@ -62,8 +62,13 @@ std::size_t Engine::retire(Bytes spare) {
     });
     try {
       bring_back(*storage, lock);
-    } catch (const std::logic_error&) {
-      throw;  // a broken rule
+    } catch (const std::logic_error& error) {
+      broken(error.what());  // told when the scope has been closed
+      if (storage->resident()) continue;
+      storage->lost = true;
+      abandon(*storage);
+      outside.push_back(storage);
+      ++lost;
     } catch (const Lost&) {
       storage->lost = true;
       if (storage->held) abandon(*storage);  // else it is the lost one itself

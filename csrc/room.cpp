@@ -88,7 +88,7 @@ Block* Engine::clear(Run run, Scene& scene) {
 
 Block* Engine::evict(Storage& storage) {
   if (!storage.producer && !storage.page) throw std::logic_error("rule 2: a source would leave without its bytes");
-  if (options_.checks >= 2 && !storage.unset) storage.digest = driver_.digest(storage.block->offset, storage.bytes);
+  if (options_.checks >= 2 && storage.defined()) storage.digest = driver_.digest(storage.block->offset, storage.bytes);
   if (storage.held) {
     driver_.detach(storage);
     held_evicted_.insert(&storage);
@@ -179,7 +179,7 @@ Shortage Engine::shortage(Bytes needed) const {
     if (block->state == Block::State::free || (storage && storage->evictable())) continue;
     fixed += block->bytes;
     (!storage            ? shortage.scratch
-     : storage->fixed    ? shortage.exposed
+     : storage->exposed  ? shortage.exposed
      : storage->locks    ? shortage.locked
      : storage->source() ? shortage.sources
                          : shortage.pinned) += block->bytes;

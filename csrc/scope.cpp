@@ -5,6 +5,7 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/ApproximateClock.h>
+#include <dlfcn.h>
 #include <sys/mman.h>
 
 #include <chrono>
@@ -36,6 +37,8 @@ constexpr const char* kNoRoomMessage =
     "coop: this tensor was evicted when its budget's scope ended, and there was no room to bring it back. Tip: drop "
     "tensors "
     "you no longer need before the scope ends, or allow more memory.";
+
+thread_local c10::StorageImpl* being_bound = nullptr;  // by this thread, which holds it
 
 std::mutex scopes_mutex;
 std::vector<Scope*>& scopes() {
@@ -113,6 +116,12 @@ std::size_t Scope::close() {
     const Bytes from = (block->offset + 4095) / 4096 * 4096, to = block->end() / 4096 * 4096;
     if (to > from) madvise(scope->base_ + from, to - from, MADV_DONTNEED);
   }
+  try {
+    scope->engine_->throw_if_broken();
+  } catch (...) {
+    drop_if_done(scope);
+    throw;
+  }
   drop_if_done(scope);
   return lost;
 }
@@ -125,6 +134,31 @@ void Scope::drop_if_done(Scope* scope) {
     scopes().erase(found);  // whoever does this deletes it
   }
   delete scope;
+}
+
+// OpenMP's threads are not in the child, which would wait for them when it brings a tensor back. They end here; parent and
+// child start new ones when they need them.
+static void end_openmp_threads() {
+  constexpr int kSoftly = 1;
+  static const auto pause = reinterpret_cast<int (*)(int)>(dlsym(RTLD_DEFAULT, "omp_pause_resource_all"));
+  if (pause) pause(kSoftly);
+}
+
+void Scope::before_fork() {
+  scopes_mutex.lock();
+  Scope* scope = active();
+  if (!scope) return;
+  scope->engine_->freeze();
+  scope->maps_mutex_.lock();
+  end_openmp_threads();
+}
+
+void Scope::after_fork() {
+  if (Scope* scope = active()) {
+    scope->maps_mutex_.unlock();
+    scope->engine_->thaw();
+  }
+  scopes_mutex.unlock();
 }
 
 Scope* Scope::owner_of(const void* address) {
@@ -157,7 +191,12 @@ Storage* Scope::storage_of(c10::StorageImpl* impl) {
     if (storage->engine == engine_.get()) [[likely]]
       return storage;
   } else if (deleter == &release_raw && contains(pointer.get())) {
-    if (Storage* storage = engine_->bind(offset(pointer.get()), impl->nbytes(), impl)) return storage;
+    c10::raw::weak_intrusive_ptr::incref(impl);
+    being_bound = impl;
+    Storage* storage = engine_->bind(offset(pointer.get()), impl->nbytes(), impl);
+    being_bound = nullptr;
+    if (storage) return storage;
+    c10::raw::weak_intrusive_ptr::decref(impl);
   }
   if (impl->nbytes() == 0) return nullptr;
   {
@@ -206,14 +245,8 @@ Bytes Scope::adopt(const at::Tensor& tensor) {
   engine_->unpin(*storage);  // forgets it: nothing reads the foreign storage any more
   impl->set_data_ptr_noswap(c10::DataPtr(to, to, &release_raw, c10::kCPU));
   impl->set_allocator(c10::GetAllocator(c10::kCPU));
-  storage = storage_of(impl);
-  if (read_past_operators(tensor)) engine_->fix(*storage);
+  storage_of(impl);
   return bytes;
-}
-
-bool Scope::read_past_operators(const at::Tensor& tensor) {
-  constexpr Bytes kMost = 16384;
-  return c10::isIntegralType(tensor.scalar_type(), /*includeBool=*/false) && tensor.storage().nbytes() <= kMost;
 }
 
 Storage* Scope::snapshot(Storage& storage) {
@@ -268,13 +301,20 @@ void Scope::empty_trash() {
 
 // --- Driver ------------------------------------------------------------------------------------------------------------
 
-bool Scope::dying(const Storage& storage) const {
-  return c10::raw::intrusive_ptr::use_count(static_cast<c10::StorageImpl*>(storage.handle)) == 0;
+c10::StorageImpl* Scope::handle_of(const Storage& storage) {
+  auto* impl = static_cast<c10::StorageImpl*>(storage.handle);
+  if (impl == being_bound) return impl;
+  c10::StorageImpl* owned = c10::raw::weak_intrusive_ptr::lock(impl);
+  if (!owned) return nullptr;
+  // It may become the last reference, and must not be dropped under the engine's lock.
+  const std::lock_guard<std::mutex> lock(maps_mutex_);
+  trash_.push_back(c10::intrusive_ptr<c10::StorageImpl>::reclaim(owned));
+  return owned;
 }
 
 void Scope::detach(Storage& storage) {
-  if (dying(storage)) return;
-  auto* impl = static_cast<c10::StorageImpl*>(storage.handle);
+  c10::StorageImpl* impl = handle_of(storage);
+  if (!impl) return;
   impl->_mutable_data_ptr_no_checks().release_context();
   impl->set_data_ptr_noswap(c10::DataPtr(nullptr, &storage, &release_storage, c10::kCPU));
   impl->clear_materializer();
@@ -282,8 +322,8 @@ void Scope::detach(Storage& storage) {
 }
 
 void Scope::attach(Storage& storage) {
-  if (dying(storage)) return;
-  auto* impl = static_cast<c10::StorageImpl*>(storage.handle);
+  c10::StorageImpl* impl = handle_of(storage);
+  if (!impl) return;
   impl->_mutable_data_ptr_no_checks().release_context();
   impl->clear_data_ptr_access_error_msg_();
   impl->set_data_ptr_noswap(c10::DataPtr(address(*storage.block), &storage, &release_storage, c10::kCPU));
@@ -309,8 +349,9 @@ void Scope::drop(Storage& storage) {
   foreign_.erase(found);
 }
 
-void Scope::evacuate(Storage& storage) {
-  auto* impl = static_cast<c10::StorageImpl*>(storage.handle);
+bool Scope::evacuate(Storage& storage) {
+  c10::StorageImpl* impl = handle_of(storage);
+  if (!impl) return false;
   void* to = system_allocator().raw_allocate(storage.bytes);
   std::memcpy(to, address(*storage.block), storage.bytes);
   const Bytes from = (storage.block->offset + 4095) / 4096 * 4096, end = storage.block->end() / 4096 * 4096;
@@ -318,17 +359,20 @@ void Scope::evacuate(Storage& storage) {
   impl->_mutable_data_ptr_no_checks().release_context();
   impl->clear_materializer();
   impl->set_data_ptr_noswap(c10::DataPtr(to, to, &release_raw, c10::kCPU));
+  c10::raw::weak_intrusive_ptr::decref(impl);
   storage.tracked = true;
   const std::lock_guard<std::mutex> lock(maps_mutex_);
   foreign_[impl] = {&storage, c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(impl)};
+  return true;
 }
 
 void Scope::abandon(Storage& storage) {
-  if (dying(storage)) return;
-  auto* impl = static_cast<c10::StorageImpl*>(storage.handle);
+  c10::StorageImpl* impl = handle_of(storage);
+  if (!impl) return;
   impl->_mutable_data_ptr_no_checks().release_context();
   impl->set_data_ptr_noswap(c10::DataPtr(nullptr, c10::kCPU));
   impl->release_data_and_set_meta_custom_data_ptr_error_msg_(storage.lost ? kLostMessage : kNoRoomMessage);
+  c10::raw::weak_intrusive_ptr::decref(impl);
 }
 
 std::uint64_t Scope::digest(Bytes offset, Bytes bytes) { return digest_of(base_ + offset, bytes); }
@@ -369,15 +413,13 @@ Seconds Scope::replay(Op& op, Block* target, Block** produced) {
                                                    c10::autocast_dispatch_keyset |
                                                    c10::DispatchKeySet(c10::DispatchKey::Fake));
 
+  const SettingsThen settings(recipe.settings);
   struct Restore {
-    Settings settings = Settings::now();
     std::optional<RandomState> random;
     ~Restore() {
-      settings.apply();
       if (random) random->restore(RandomState::global());
     }
   } restore;
-  recipe.settings.apply();
   if (recipe.random) {
     restore.random = RandomState::of(RandomState::global());
     recipe.random->restore(RandomState::global());

@@ -51,9 +51,6 @@ class Scope final : public Driver {
   static bool shared_outside(const Storage& storage);
   // Copies the storage of a foreign tensor into the arena, unless its memory belongs to somebody else. Returns the bytes moved.
   Bytes adopt(const at::Tensor& tensor);
-  // PyTorch's own composite functions take pointers to lengths and batch sizes, and hold on to them while they call
-  // operators. Such pointers go unnoticed, for they are only read: small tensors of integers stay where they are.
-  static bool read_past_operators(const at::Tensor& tensor);
   // A source with the present bytes of one that others may write to; the same one as long as the bytes are the same.
   Storage* snapshot(Storage& storage);
   // Takes a pointer access outside of any op into account: the storage is resident and stays where it is.
@@ -80,6 +77,10 @@ class Scope final : public Driver {
 
   // Releases what must not be released under the engine's lock.
   void empty_trash();
+  // The torch storage behind a held storage, for as long as it is handled under the engine's lock; null: another thread is
+  // letting go of it. A storage owns a weak reference to its handle from bind to let_go, so there is no moment at which the
+  // handle may not be asked.
+  c10::StorageImpl* handle_of(const Storage& storage);
 
   // Driver
   Seconds replay(Op& op, Block* target, Block** produced) override;
@@ -88,8 +89,7 @@ class Scope final : public Driver {
   Seconds copy(Bytes to, Bytes from, Bytes bytes) override;
   void drop(Op& op) override;
   void drop(Storage& storage) override;
-  void evacuate(Storage& storage) override;
-  bool dying(const Storage& storage) const override;
+  bool evacuate(Storage& storage) override;
   void abandon(Storage& storage) override;
   std::uint64_t digest(Bytes offset, Bytes bytes) override;
   void spoil(Bytes offset, Bytes bytes) override;
@@ -121,6 +121,11 @@ class Scope final : public Driver {
   static Scope* owner_of(const void* address);
   // A closed scope of which nothing is left goes away.
   static void drop_if_done(Scope* scope);
+
+  // Around a fork, in the turn of the thread that forks: the child finds no lock held, and no transfer under way, by threads
+  // that it does not have.
+  static void before_fork();
+  static void after_fork();
 
  private:
   struct Foreign {

@@ -27,15 +27,20 @@
 #include <cstring>
 #include <mutex>
 
+#include "composite.h"
 #include "out_of_budget.h"
 #include "scope.h"
 
 namespace coop {
 namespace {
 
-thread_local bool managed __attribute__((tls_model("initial-exec"))) = false;
-thread_local bool in_op __attribute__((tls_model("initial-exec"))) =
-    false;  // a kernel runs: its allocations fail with a Shortage, its nested ops are not ours
+thread_local bool in_op __attribute__((tls_model("initial-exec"))) = false;
+
+// A thread is managed if its ops come here: what PyTorch hands on to other threads, keys among it, makes those managed too.
+bool managed() { return in_op || c10::impl::raw_local_dispatch_key_set.included().has(c10::DispatchKey::Fake); }
+
+// Ops inside of a kernel are not seen.
+constexpr c10::DispatchKeySet kSeen({c10::DispatchKey::Fake, kCompositeKey});
 
 // --- allocator -----------------------------------------------------------------------------------------------------------
 
@@ -54,27 +59,19 @@ class HookAllocator final : public c10::Allocator {
   static void* take(std::size_t bytes) {
     Scope* scope = Scope::active();
     // Kernels split their work among threads that allocate too.
-    if (!scope || !(managed || at::in_parallel_region())) return system->raw_allocate(bytes);
+    if (!scope || !(managed() || at::in_parallel_region())) return system->raw_allocate(bytes);
     try {
-      return scope->address(*scope->engine().allocate(bytes));
+      void* address = scope->address(*scope->engine().allocate(bytes));
+      if (!in_op && managed()) scope->empty_trash();
+      return address;
     } catch (const Shortage& shortage) {
-      if (in_op || !managed) throw;  // the fallback knows which op it is
+      if (in_op || !managed()) throw;  // the fallback knows which op it is
       throw_out_of_budget(shortage, "an allocation outside of any operator");
     }
   }
 };
 
 // --- operands ------------------------------------------------------------------------------------------------------------
-
-constexpr c10::DispatchKeySet kExotic = c10::DispatchKeySet(
-    {c10::DispatchKey::Sparse, c10::DispatchKey::SparseCsr, c10::DispatchKey::Quantized, c10::DispatchKey::MkldnnCPU,
-     c10::DispatchKey::NestedTensor, c10::DispatchKey::Python, c10::DispatchKey::Functionalize,
-     c10::DispatchKey::ZeroTensor, c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper});
-
-// Strided, dense, on the CPU, with a storage of its own or a view of one.
-bool plain(const c10::TensorImpl* impl) {
-  return !impl->key_set().has_any(kExotic) && impl->is_cpu() && impl->has_storage() && impl->unsafe_storage();
-}
 
 bool is_leaf_variable(const c10::TensorImpl* impl) {
   const auto* meta = static_cast<const torch::autograd::AutogradMeta*>(impl->autograd_meta());
@@ -141,43 +138,6 @@ struct Operands {
     if (write && std::find(write->begin(), write->end(), storage) == write->end()) write->push_back(storage);
   }
 };
-
-// Calls visit(argument index, tensor) for every defined tensor among the arguments.
-template <typename Visit>
-void for_each_tensor(const OpInfo& info, const torch::jit::Stack& stack, Visit visit) {
-  const std::size_t first = stack.size() - info.arguments.size();
-  for (std::size_t i = 0; i < info.arguments.size(); ++i) {
-    const c10::IValue& value = stack[first + i];
-    switch (info.arguments[i].kind) {
-      case ArgumentInfo::Kind::tensor:
-        if (value.isTensor() && value.toTensor().defined()) visit(i, value.toTensor());
-        break;
-      case ArgumentInfo::Kind::tensor_list:
-        if (!value.isList()) break;
-        for (const c10::IValue& element : value.toListRef()) {
-          if (element.isTensor() && element.toTensor().defined()) visit(i, element.toTensor());
-        }
-        break;
-      default: break;
-    }
-  }
-}
-
-template <typename Visit>
-void for_each_result(const OpInfo& info, const torch::jit::Stack& stack, Visit visit) {
-  const std::size_t first = stack.size() - info.returns;
-  for (std::size_t i = 0; i < info.returns; ++i) {
-    const c10::IValue& value = stack[first + i];
-    if (value.isTensor()) {
-      if (value.toTensor().defined()) visit(value.toTensor(), i, std::size_t{0});
-    } else if (value.isTensorList()) {
-      const auto list = value.toListRef();
-      for (std::size_t k = 0; k < list.size(); ++k) {
-        if (list[k].toTensor().defined()) visit(list[k].toTensor(), i, k);
-      }
-    }
-  }
-}
 
 // --- one op --------------------------------------------------------------------------------------------------------------
 
@@ -270,17 +230,16 @@ class Call {
         if (!plain(tensor.unsafeGetTensorImpl())) operands_.exotic = true;
         return;
       }
-      const bool statistics = trains && is_statistics(i);
+      const bool statistics = info_.batch_norm && is_statistics(i);  // one that evaluates only reads them
       operands_.add(scope_, tensor,
-                    statistics                   ? &operands_.statistics
+                    statistics                   ? (trains ? &operands_.statistics : nullptr)
                     : info_.arguments[i].written ? &operands_.written
                                                  : nullptr);
     });
-    if (!trains && info_.batch_norm) operands_.written.clear();  // an evaluating batch norm only reads them
   }
 
   bool batch_norm_trains() const {
-    if (info_.batch_norm_always_trains) return true;
+    if (info_.training_argument < 0) return true;
     const c10::IValue& training = stack_[stack_.size() - info_.arguments.size() + info_.training_argument];
     return training.isBool() && training.toBool();
   }
@@ -312,9 +271,9 @@ class Call {
     const Options& options = engine_.options();
     Storage* target = operands_.written.size() == 1 ? operands_.written[0] : nullptr;
     const bool backward = !options.record_backward && !engine_.planned_again() && in_plain_backward();
-    record_ = options.evict && info_.replayable && !backward && !stores_gradient(info_) && info_.returns > 0 &&
-              !operands_.exotic && !operands_.grows &&
-              (operands_.written.empty() || (target && may_be_renamed(*target))) &&
+    record_ = options.evict && info_.replayable && info_.same_again(stack_) && !backward && !stores_gradient(info_) &&
+              info_.returns > 0 && !operands_.exotic && !operands_.grows &&
+              (operands_.written.empty() || (target && may_be_renamed(*target) && !passed_twice())) &&
               !engine_.too_deep(operands_.storages);
     if (!options.in_place) {
       for (Storage* storage : operands_.written) {
@@ -336,6 +295,20 @@ class Call {
     }
     // What goes soon lies at the high end: gradients on their way, and what is cheap to bring back.
     engine_.expect(backward ? Side::high : info_.factory ? Side::low : engine_.side_of(info_.density));
+  }
+
+  // The tensor that is written to is another argument too. If the kernel gives it another shape, it changes there as well;
+  // in a replay these would be two tensors.
+  bool passed_twice() const {
+    const c10::TensorImpl* written = nullptr;
+    for_each_tensor(info_, stack_, [&](std::size_t i, const at::Tensor& tensor) {
+      if (info_.arguments[i].written) written = tensor.unsafeGetTensorImpl();
+    });
+    int times = 0;
+    for_each_tensor(info_, stack_, [&](std::size_t, const at::Tensor& tensor) {
+      if (tensor.unsafeGetTensorImpl() == written) ++times;
+    });
+    return times > 1;
   }
 
   // A storage that is updated in place from something that passes by, as an optimizer's moments are from gradients,
@@ -386,9 +359,9 @@ class Call {
       const c10::IValue& value = stack[first + i];
       switch (info_.arguments[i].kind) {
         case ArgumentInfo::Kind::tensor:
-          if (value.isNone() || (trains && is_statistics(i))) {
+          if (value.isNone()) {
             draft_.none();
-          } else if (!value.toTensor().defined()) {
+          } else if (!value.toTensor().defined() || (trains && is_statistics(i))) {
             draft_.undefined();
           } else {
             const Place place = place_of(value.toTensor());
@@ -508,6 +481,7 @@ class Call {
   void timed() {
     if (!info_.replayable) {
       // A custom operator may call others, which are seen as always, and wait for other threads.
+      const CompositeCall call(scope_, /*points_to_all=*/true);
       const Interlude interlude;
       info_.op.redispatchBoxed(below_, &stack_);
       return;
@@ -516,7 +490,7 @@ class Call {
     const Seconds room = engine_.room_seconds();
     const std::uint64_t start = ticks();
     {
-      const c10::impl::ExcludeDispatchKeyGuard unseen(c10::DispatchKey::Fake);
+      const c10::impl::ExcludeDispatchKeyGuard unseen(kSeen);
       info_.op.redispatchBoxed(below_, &stack_);
     }
     cost_ = static_cast<double>(ticks() - start) * seconds_per_tick() - (engine_.room_seconds() - room);
@@ -537,13 +511,6 @@ class Call {
     old_ = nullptr;
   }
 
-  // Results that are not worth evicting, or better not.
-  bool stays(const at::Tensor& result, Storage& storage) {
-    const bool index = Scope::read_past_operators(result);
-    if (index) engine_.fix(storage);
-    return index || storage.bytes <= engine_.options().tiny;
-  }
-
   void finish() {
     Storage* target = operands_.written.size() == 1 ? operands_.written[0] : nullptr;
     // A kernel may have given an out= argument a new storage.
@@ -559,6 +526,7 @@ class Call {
       most = all = target->bytes;
     }
     bool exotic_result = false;
+    CompositeCall* const composite = CompositeCall::current();
     for_each_result(info_, stack_, [&](const at::Tensor& tensor, std::size_t index, std::size_t element) {
       if (!plain(tensor.unsafeGetTensorImpl())) {
         exotic_result = exotic_result || !tensor.is_meta();
@@ -570,9 +538,11 @@ class Call {
       if (!storage || storage->foreign) return;
       if (engine_.following()) made_.push_back(storage);
       if (info_.unset) storage->unset = true;
+      if (tensor.nbytes() < storage->bytes) storage->ragged = true;
       if (operands_.exotic) engine_.expose(*storage);  // may be part of something we cannot see into
       all += storage->bytes;
-      if (stays(tensor, *storage)) return;
+      if (composite && composite->points_to(tensor)) composite->hold(*storage);
+      if (storage->bytes <= engine_.options().tiny) return;  // not worth evicting
       outputs_.push_back(storage);
       places.push_back({static_cast<std::uint16_t>(index), static_cast<std::uint16_t>(element)});
       most = std::max(most, storage->bytes);
@@ -597,8 +567,8 @@ class Call {
       for (Storage* storage : operands_.statistics) {
         if (storage->producer) engine_.reconsider(*engine_.split(*storage));
       }
-      engine_.record(new Recipe(info_, draft_, places, std::move(random_), Settings::now()), cost, edges_, outputs_,
-                     in_place_);
+      engine_.record(new Recipe(info_, draft_, places, std::move(random_), Settings::now(info_.multiplies)), cost,
+                     edges_, outputs_, in_place_);
       if (old_) engine_.reconsider(*old_);
       old_ = nullptr;
     } else {
@@ -642,7 +612,7 @@ class Call {
 // --- the fallback --------------------------------------------------------------------------------------------------------
 
 void redispatch_unseen(const OpInfo& info, c10::DispatchKeySet below, torch::jit::Stack& stack) {
-  const c10::impl::ExcludeDispatchKeyGuard unseen(c10::DispatchKey::Fake);
+  const c10::impl::ExcludeDispatchKeyGuard unseen(kSeen);
   info.op.redispatchBoxed(below, &stack);
 }
 
@@ -742,6 +712,13 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
   }
 }
 
+// Two storages that share their memory until one of them is written to: the copy is made at once.
+void lazy_clone(const c10::OperatorHandle&, torch::jit::Stack* stack) {
+  static const c10::OperatorHandle clone = c10::Dispatcher::singleton().findSchemaOrThrow("aten::clone", "");
+  stack->emplace_back();  // the memory format
+  clone.callBoxed(stack);
+}
+
 }  // namespace
 
 // Managed threads take turns, one op at a time: a replay borrows the global random state.
@@ -774,7 +751,9 @@ void release_raw(void* address) {
 void release_storage(void* context) {
   auto* storage = static_cast<Storage*>(context);
   Engine* engine = storage->engine;
+  auto* impl = static_cast<c10::StorageImpl*>(storage->handle);
   engine->let_go(*storage);
+  c10::raw::weak_intrusive_ptr::decref(impl);
   Scope::drop_if_done(static_cast<Scope*>(&engine->driver()));
 }
 
@@ -782,18 +761,34 @@ void install_allocator() {
   static HookAllocator hook;
   if (system) return;
   system = c10::GetAllocator(c10::kCPU);
-  // A child has one thread, and nobody who could end another's turn.
-  pthread_atfork(nullptr, nullptr, [] { new (&turns) std::recursive_mutex; });
+  pthread_atfork(
+      [] {
+        if (!turns.try_lock()) lock_without_gil(turns);
+        Scope::before_fork();
+      },
+      [] {
+        Scope::after_fork();
+        turns.unlock();
+      },
+      [] {
+        Scope::after_fork();
+        turns.unlock();
+      });
   c10::SetAllocator(c10::kCPU, &hook, 255);
 }
 
 void manage_this_thread(bool on) {
-  managed = on;
   c10::impl::tls_set_dispatch_key_included(c10::DispatchKey::Fake, on);
+  c10::impl::tls_set_dispatch_key_included(kCompositeKey, on);
 }
 
-bool this_thread_is_managed() { return managed; }
+bool this_thread_is_managed() { return managed(); }
+
+bool inside_op() { return in_op; }
 
 }  // namespace coop
 
 TORCH_LIBRARY_IMPL(_, Fake, library) { library.fallback(torch::CppFunction::makeFromBoxedFunction<&coop::fallback>()); }
+TORCH_LIBRARY_IMPL(aten, Fake, library) {
+  library.impl("_lazy_clone", torch::CppFunction::makeFromBoxedFunction<&coop::lazy_clone>());
+}

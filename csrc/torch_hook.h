@@ -10,6 +10,8 @@ void install_allocator();
 // From here on, ops on this thread pass through the fallback / no longer do.
 void manage_this_thread(bool on);
 bool this_thread_is_managed();
+// A kernel runs on this thread: its allocations fail with a Shortage, its nested ops are not ours.
+bool inside_op();
 
 // Locks without keeping others from the GIL meanwhile.
 void lock_without_gil(std::recursive_mutex& mutex);

@@ -87,11 +87,11 @@ struct alignas(64) Storage {
   std::uint32_t missed = 0;  // by evicted storages that somebody needs: their number
   bool held = false;         // somebody outside the lineage refers to it
   bool foreign = false;      // its bytes lie outside the arena: always resident, never moved
-  bool fixed = false;        // locked for life: somebody may read it past all ops
-  bool exposed = false;      // fixed, and others may write to it
+  bool exposed = false;      // locked for life: others know its address, and may write to it
   bool tracked = false;      // the driver wants to be told when it is gone
   bool charged = false;      // counted as an operand of the running op
   bool unset = false;        // made by an op that leaves its bytes undefined
+  bool ragged = false;       // larger than the tensor that an op returned in it: the rest is undefined
   bool missing = false;      // evicted, and needed: held, or missed itself
   bool lost = false;         // its bytes are nowhere, for good
   bool in_hand = false;      // the driver has just been given it, and will ask to reconsider it
@@ -122,6 +122,8 @@ struct alignas(64) Storage {
   std::uint32_t orphan = 0;     // its place in the engine's list of orphans, from 1; 0: it is none
   std::uint32_t life = 0;       // in the engine's history; 0: none
 
+  // Its bytes come back as they were: where an op leaves some undefined, they may be any.
+  bool defined() const { return !unset && !ragged; }
   bool source() const { return producer == nullptr; }
   bool resident() const { return block != nullptr || foreign; }
   bool evicted() const { return !resident(); }

@@ -298,7 +298,6 @@ class FakeDriver final : public Driver {
     engine_.expose(*tensor.storage);
     tensor.exposed = true;
   }
-  void fix(Tensor& tensor) { engine_.fix(*tensor.storage); }
   // Somebody writes through an escaped pointer.
   void write_behind(Tensor& tensor) {
     fill(tensor.expected);
@@ -407,12 +406,13 @@ class FakeDriver final : public Driver {
     tensor.storage = nullptr;
     if (tensor.gone) erase(tensor);
   }
-  void evacuate(Storage& storage) override {
+  bool evacuate(Storage& storage) override {
     Tensor& tensor = tensor_of(storage);
     CHECK_EQUAL(tensor.state, Tensor::State::attached);
     const unsigned char* from = at(storage.block->offset, storage.bytes);
     tensor.own.assign(from, from + storage.bytes);
     tensor.state = Tensor::State::outside;
+    return true;
   }
   void abandon(Storage& storage) override {
     Tensor& tensor = tensor_of(storage);

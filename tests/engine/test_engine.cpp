@@ -654,32 +654,6 @@ TEST(compaction_packs_what_stays_at_the_low_end) {
   finish(driver);
 }
 
-TEST(what_is_fixed_first_moves_to_the_low_end_and_then_never_again) {
-  FakeDriver driver(small(100));
-  Tensor* gap = driver.source(20);
-  Tensor* below = driver.source(20);
-  Tensor* second_gap = driver.source(10);
-  Tensor* fixed = driver.source(5);
-  driver.let_go(*gap);
-  driver.fix(*fixed);
-  CHECK_EQUAL(fixed->offset, 0u);
-  Tensor* stuck = driver.source(95 - 20 - 10 - 5);  // all that is left
-  driver.fix(*stuck);
-  driver.let_go(*second_gap);
-  driver.fix(*stuck);
-  const Bytes wall = stuck->offset;
-  driver.engine().pack();
-  driver.engine().compact();
-  CHECK_EQUAL(below->offset, 5u);
-  CHECK_EQUAL(stuck->offset, wall);
-  CHECK_THROWS(Shortage, driver.source(35));  // it is a wall, and the free bytes lie on both sides of it
-  for (Tensor& tensor : driver.tensors()) driver.read(tensor);
-  CHECK_EQUAL(driver.retire(), 0u);  // nobody keeps the pointer beyond the end
-  CHECK(driver.engine().empty());
-  for (Tensor& tensor : driver.tensors()) driver.read(tensor);
-  finish(driver);
-}
-
 TEST(packing_closes_the_gaps_and_evicts_nothing) {
   FakeDriver driver(small(200));
   std::vector<Tensor*> made, gaps;

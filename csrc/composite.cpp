@@ -1,0 +1,108 @@
+// Seeing composite calls, and holding what they may point to.
+#include "composite.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
+
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "out_of_budget.h"
+#include "torch_hook.h"
+
+namespace coop {
+namespace {
+
+thread_local CompositeCall* innermost __attribute__((tls_model("initial-exec"))) = nullptr;
+
+// Of PyTorch's own, these point to other tensors too: matrices that they pack.
+bool may_point_to_all(const std::string& name) {
+  return name.rfind("aten::", 0) != 0 || name.rfind("aten::fbgemm_", 0) == 0 || name.rfind("aten::quantized_", 0) == 0;
+}
+
+// Returns a view of its only tensor, or that tensor itself, and has no use for its bytes: reshape, flatten, to.
+bool only_views(const OpInfo& info, const c10::FunctionSchema& schema) {
+  int tensors = 0;
+  for (std::size_t i = 0; i < info.arguments.size(); ++i) {
+    const ArgumentInfo::Kind kind = info.arguments[i].kind;
+    if (kind == ArgumentInfo::Kind::tensor_list) return false;
+    if (kind != ArgumentInfo::Kind::tensor) continue;
+    const c10::AliasInfo* alias = schema.arguments()[i].alias_info();
+    if (++tensors > 1 || !alias || alias->isWrite()) return false;
+  }
+  return tensors == 1;
+}
+
+void composite(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const c10::DispatchKeySet below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kCompositeKey);
+  Scope* scope = inside_op() ? nullptr : Scope::active();
+  if (!scope) {
+    op.redispatchBoxed(below, stack);
+    return;
+  }
+  OpInfo& info = OpInfo::of(op);
+  CompositeCall call(*scope, info.points_to_all);
+  for_each_tensor(info, *stack, [&](std::size_t, const at::Tensor& tensor) {
+    if (!plain(tensor.unsafeGetTensorImpl()) || !call.points_to(tensor)) return;
+    const Turn turn;
+    if (scope != Scope::active()) return;  // it has been closed while we waited
+    Storage* storage = scope->known_storage_of(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
+    if (!storage || storage->foreign) return;
+    try {
+      call.hold(*storage);
+    } catch (const Shortage& shortage) {
+      throw_out_of_budget(shortage, info.name);
+    }
+  });
+  op.redispatchBoxed(below, stack);
+}
+
+}  // namespace
+
+CompositeCall::CompositeCall(Scope& scope, bool points_to_all)
+    : outer_(innermost),
+      guest_(&scope),
+      engine_(scope.engine()),
+      points_to_all_(points_to_all || (outer_ && outer_->points_to_all_)) {
+  innermost = this;
+}
+
+CompositeCall::~CompositeCall() {
+  innermost = outer_;
+  if (held_.empty()) return;
+  const Turn turn;
+  engine_.leave(held_);
+}
+
+CompositeCall* CompositeCall::current() { return innermost; }
+
+void CompositeCall::hold(Storage& storage) {
+  Storage* const one = &storage;
+  held_.reserve(held_.size() + 1);
+  engine_.hold(std::span(&one, 1));
+  held_.push_back(&storage);
+}
+
+void watch_composite_calls() {
+  static std::mutex mutex;
+  static auto& seen = *new std::set<const void*>;
+  static auto& registrations = *new std::vector<c10::RegistrationHandleRAII>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
+  for (const c10::OperatorName& name :
+       dispatcher.getAllOpNamesForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) {
+    const auto op = dispatcher.findSchema(name);
+    if (!op || !seen.insert(&op->schema()).second) continue;
+    OpInfo& info = OpInfo::of(*op);
+    if (info.kind != OpInfo::Kind::pass || only_views(info, op->schema())) continue;
+    info.points_to_all = may_point_to_all(op->schema().name());
+    registrations.push_back(dispatcher.registerImpl(name, kCompositeKey,
+                                                    c10::KernelFunction::makeFromBoxedFunction<&composite>(),
+                                                    std::nullopt, nullptr, "coop: composite calls"));
+  }
+}
+
+}  // namespace coop
+
+TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, library) { library.fallback(torch::CppFunction::makeFallthrough()); }
