@@ -7,10 +7,10 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CPP := $(wildcard csrc/*.cpp csrc/*.h tests/engine/*.cpp tests/engine/*.h)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 # On a busy machine, threads that spin while they wait for each other make PyTorch ten times slower.
-demo test quick: export OMP_WAIT_POLICY ?= passive
+demo test quick hunt-programs: export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint format bench results build clean
+.PHONY: help demo test quick lint format bench results build clean hunt-programs
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -51,6 +51,9 @@ results: .venv/.built .venv/.dev ## docs/results*.md, out of docs/figures/*.json
 	$(BIN)/python benchmarks/simulation.py
 	$(BIN)/python benchmarks/planning.py
 	$(BIN)/python benchmarks/swapping.py
+
+hunt-programs: .venv/.built .venv/.dev ## random programs beside plain eager, without end; goes on where it was (MINUTES=10: for so long)
+	PYTHONPATH=tests $(BIN)/python -m hunt.machine --folder results/hunt/programs $(if $(MINUTES),--minutes $(MINUTES))
 
 build: .venv/.built ## the virtual environment and the extension
 

@@ -3,6 +3,9 @@
 import time
 from typing import Any
 
+import torch._decomp.decompositions_for_jvp  # noqa: F401  here, so that no program waits for them
+import torch._dynamo  # noqa: F401
+
 from hunt import compare
 from hunt.program import Program
 

@@ -55,6 +55,7 @@ class Child:
         here = str(Path(__file__).parents[1])
         if here not in os.environ.get("PYTHONPATH", ""):  # the server looks nowhere else
             os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
+        os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")  # see tests/conftest.py
         context = multiprocessing.get_context("forkserver")  # it has imported torch: a new child is there at once
         context.set_forkserver_preload(["hunt.attempt"])
         self.connection, theirs = context.Pipe()

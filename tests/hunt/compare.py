@@ -21,7 +21,7 @@ def random_settings(rng: random.Random) -> Settings:
     settings: Settings = {
         "ratio": rng.choice([0.0, 0.1, 0.2, 0.3, 0.5, 0.7]),
         "policy": "coop" if rng.random() < 0.5 else rng.choice(sorted(POLICIES)),
-        "checks": rng.choice([0, 0, 2, 2, 3]),
+        "checks": rng.choice([0, 0, 0, 2, 2, 2, 3]),
     }
     if rng.random() < 0.6:
         settings["tiny"] = rng.choice([0, 0, 64, 4096])

@@ -1,6 +1,6 @@
 """The machine that never ends: grows programs, compares each with plain eager, shrinks and keeps what differs.
 
-    PYTHONPATH=tests python -m hunt.machine --minutes 10 --folder build/hunt
+    PYTHONPATH=tests python -m hunt.machine --minutes 10 --folder results/hunt/programs
 
 Program number n is a pure function of the seed, of n and of the corpus so far: new, or grown from the corpus. A program that
 shows something new (features.py) joins the corpus. The folder keeps all of it, and a later run goes on from there.
@@ -164,7 +164,9 @@ def main() -> int:
     parser.add_argument(
         "--programs", type=int, help="stop when so many have been tried, those of earlier runs included"
     )
-    parser.add_argument("--folder", type=Path, default=Path("build/hunt"), help="keeps the corpus, findings and counts")
+    parser.add_argument(
+        "--folder", type=Path, default=Path("results/hunt/programs"), help="keeps the corpus, findings and counts"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--fresh", action="store_true", help="do not go on from what the folder holds")
     arguments = parser.parse_args()
