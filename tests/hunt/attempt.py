@@ -3,8 +3,8 @@
 import time
 from typing import Any
 
-import torch._decomp.decompositions_for_jvp  # noqa: F401  here, so that no program waits for them
-import torch._dynamo  # noqa: F401
+import torch._decomp.decompositions_for_jvp
+import torch._dynamo  # noqa: F401  both here, so that no program waits for them
 
 from hunt import compare
 from hunt.program import Program

@@ -18,8 +18,9 @@ from torch.nn import functional as F
 
 import coop
 from hunt import shapes
+from hunt.blocks import BLOCKS, on_thread
 from hunt.ops import COMPUTE, IN_PLACE, VIEWS
-from hunt.scenes import BLOCKS, GRAPH, REGISTERS, SCENES, Machine, on_thread
+from hunt.scenes import GRAPH, REGISTERS, SCENES, Machine
 
 Step = tuple[str, int, int, int, int]
 
