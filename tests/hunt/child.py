@@ -23,13 +23,11 @@ SECONDS = 60
 def serve(connection: Connection, errors: str, planted: str) -> None:
     """In the child: answers cases until the parent goes."""
     import faulthandler
-    import warnings
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     with open(errors, "wb", buffering=0) as file:
         os.dup2(file.fileno(), 2)
     faulthandler.enable(sys.stderr)
-    warnings.simplefilter("ignore")
     from hunt.attempt import attempt
 
     if planted:
@@ -57,7 +55,7 @@ class Child:
             os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
         os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")  # see tests/conftest.py
         context = multiprocessing.get_context("forkserver")  # it has imported torch: a new child is there at once
-        context.set_forkserver_preload(["hunt.attempt"])
+        context.set_forkserver_preload(["torch._dynamo", "hunt.attempt"])
         self.connection, theirs = context.Pipe()
         self.errors = tempfile.NamedTemporaryFile(prefix="hunt-", suffix=".err")  # noqa: SIM115  lives as long as the child
         self.process = context.Process(target=serve, args=(theirs, self.errors.name, self.planted), daemon=True)

@@ -9,7 +9,7 @@ import pytest
 
 from hunt.attempt import attempt
 from hunt.child import Child
-from hunt.compare import random_settings
+from hunt.compare import plain, random_settings
 from hunt.machine import Machine, report
 from hunt.mutate import MOST_STEPS, mutate
 from hunt.plant import STEP
@@ -25,7 +25,7 @@ def case(seed):
     return random_program(rng), [random_settings(rng) for _ in range(2)]
 
 
-def test_sample_of_random_programs_gives_the_bits_of_plain_runs(tmp_path):
+def test_sample_of_random_programs_gives_the_bits_of_plain_runs():
     child = Child()
     try:
         for seed in SAMPLE:
@@ -102,11 +102,12 @@ def test_machine_goes_on_where_it_was(tmp_path):
     assert "8 programs" in report(second.state, len(second.corpus))
 
 
+@pytest.mark.filterwarnings("ignore")
 def test_script_says_what_the_machine_says(tmp_path):
     program, settings = case(0)
     assert attempt(program.dump(), settings[:1])["status"] == "same"
     path = tmp_path / "script.py"
-    path.write_text(script(program, settings[0], attempt_raised(program)))
+    path.write_text(script(program, settings[0], plain(program)["raised"]))
     here = Path(__file__).parents[1]
     done = subprocess.run(
         [sys.executable, "-W", "ignore", path],
@@ -116,9 +117,3 @@ def test_script_says_what_the_machine_says(tmp_path):
         check=True,
     )
     assert "in a budget: the same" in done.stdout, done
-
-
-def attempt_raised(program):
-    from hunt.compare import plain
-
-    return plain(program)["raised"]
