@@ -82,7 +82,9 @@ class Child:
             if self.connection.poll(seconds):
                 answer: dict[str, Any] = self.connection.recv()
                 return answer
-            found = f"hang: no answer in {seconds:.0f} s"
+            os.kill(self.process.pid, signal.SIGABRT)  # it says where it is
+            self.process.join(10)
+            found = f"hang: no answer in {seconds:.0f} s: {self._last_words()}"
         except (EOFError, BrokenPipeError, ConnectionResetError):
             self.process.join(10)
             found = f"crash: {self._death()}"
@@ -98,5 +100,5 @@ class Child:
     def _last_words(self) -> str:
         with open(self.errors.name, errors="replace") as file:
             lines = [line.strip() for line in file if line.strip()]
-        said = [line for line in lines if "what():" in line or "Error" in line or "rror:" in line]
-        return " / ".join((said or lines)[-3:])[:400]
+        said = [line for line in lines if "what():" in line or "rror" in line or line.startswith("File ")]
+        return " / ".join((said or lines)[:5])[:800]
