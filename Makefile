@@ -7,11 +7,10 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CPP := $(wildcard csrc/*.cpp csrc/*.h tests/engine/*.cpp tests/engine/*.h)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 # On a busy machine, threads that spin while they wait for each other make PyTorch ten times slower.
-demo test quick hunt-opinfo: export OMP_WAIT_POLICY ?= passive
+demo test quick hunt-programs hunt-opinfo hunt-files hunt-faults: export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint format bench results hunt-files hunt-faults build clean
-.PHONY: help demo test quick hunt-opinfo lint format bench results build clean
+.PHONY: help demo test quick lint format bench results build clean hunt hunt-programs hunt-opinfo hunt-files hunt-faults
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -25,9 +24,6 @@ test: .venv/.built .venv/.dev lint ## everything: style, types, the engine's own
 
 quick: .venv/.built .venv/.dev ## the tests that are not slow
 	$(BIN)/python -m pytest -m "not slow"
-
-hunt-opinfo: .venv/.built .venv/.dev ## PyTorch's own test inputs, in budgets (two hours); goes on where it was stopped
-	PYTHONPATH=tests $(BIN)/python -m opinfo --state results/opinfo.jsonl
 
 lint: .venv/.dev ## style and types
 	$(BIN)/ruff check
@@ -56,12 +52,20 @@ results: .venv/.built .venv/.dev ## docs/results*.md, out of docs/figures/*.json
 	$(BIN)/python benchmarks/planning.py
 	$(BIN)/python benchmarks/swapping.py
 
+hunt: hunt-opinfo hunt-files hunt-faults hunt-programs ## all hunts for errors, the last one without end
+
+hunt-opinfo: .venv/.built .venv/.dev ## PyTorch's own test inputs, in budgets (two hours); goes on where it was stopped
+	PYTHONPATH=tests $(BIN)/python -m opinfo --state results/opinfo.jsonl
+
 hunt-files: .venv/.built .venv/.dev ## 20,000 mutated files for each reader
 	$(BIN)/python tests/fuzz/hunt_files.py
 
 hunt-faults: .venv/.built .venv/.dev ## 4,000 interrupted steps, and each call on the page file failing in turn
 	$(BIN)/python tests/faults/interrupts.py
 	$(BIN)/python tests/faults/disk.py
+
+hunt-programs: .venv/.built .venv/.dev ## random programs beside plain eager, without end; goes on where it was (MINUTES=10: for so long)
+	PYTHONPATH=tests $(BIN)/python -m hunt.machine --folder results/hunt/programs $(if $(MINUTES),--minutes $(MINUTES))
 
 build: .venv/.built ## the virtual environment and the extension
 
