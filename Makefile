@@ -7,10 +7,10 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CPP := $(wildcard csrc/*.cpp csrc/*.h tests/engine/*.cpp tests/engine/*.h)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 # On a busy machine, threads that spin while they wait for each other make PyTorch ten times slower.
-demo test quick: export OMP_WAIT_POLICY ?= passive
+demo test quick hunt-tips: export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint format bench results build clean
+.PHONY: help demo test quick lint format hunt-tips bench results build clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -35,6 +35,9 @@ format: .venv/.dev ## puts style right where a tool can
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 	$(BIN)/clang-format -i $(CPP)
+
+hunt-tips: .venv/.built .venv/.dev ## 500 random programs run out of budget: are the budgets true that they are told?
+	$(BIN)/python tests/tips/hunt.py
 
 bench: .venv/.built .venv/.dev ## all benchmarks, with tables, pictures and JSON in results/ (four hours)
 	@mkdir -p results

@@ -123,6 +123,9 @@ class Scope final : public Driver {
   static void drop_if_done(Scope* scope);
 
  private:
+  friend class Overdraft;
+  static constexpr std::size_t kReserve = 4;  // address space, in arenas
+
   struct Foreign {
     Storage* storage = nullptr;
     c10::intrusive_ptr<c10::StorageImpl> keep;
@@ -133,6 +136,7 @@ class Scope final : public Driver {
   char* base_ = nullptr;
   std::size_t size_ = 0;
   std::size_t mapped_ = 0;
+  std::size_t overdraft_ = 0;  // bytes behind the arena that are in use, for a moment
   bool closed_ = false;
   std::atomic<int> guests_ = 0;
   std::mutex maps_mutex_;
