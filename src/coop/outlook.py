@@ -13,6 +13,8 @@ import torch
 
 _BACKWARD = 3.0
 """Times as much as an op of the forward pass needs, an op of the backward pass needs with what it is made from."""
+_GROWTH = 2.0
+"""Times as much as an op has needed, a later one may, in a program that trains nothing."""
 _MARGIN = 1.25
 """For what steps do differently."""
 
@@ -33,7 +35,8 @@ def program_needs(numbers: Mapping[str, Any]) -> int:
             to_come += sum(p.nbytes for p in tensors if p.grad is None)
             to_come += sum(max(0, states * size - had) for size, had in zip(sizes, present, strict=True))
             together = max(together, _together(group, sizes, states, numbers["swaps"]))
-    working = numbers["working"] * (_MARGIN if trained or not parameters else _BACKWARD)
+    working = max(numbers["working"], numbers["enough"] - numbers["sources"])
+    working *= _MARGIN if trained else _BACKWARD if parameters else _GROWTH
     stays = 0 if numbers["swaps"] else numbers["sources"] + to_come
     return int(stays + max(working, together))
 

@@ -127,7 +127,7 @@ def perceptron(rng: random.Random) -> tuple[str, Program]:
 
 def two_chains(rng: random.Random) -> tuple[str, Program]:
     """From one source, joined at the end."""
-    length, size, backward = rng.choice([20, 60, 200]), rng.choice([1000, 10_000, 30_000]), rng.random() < 0.5
+    length, size, backward = rng.choice([20, 60]), rng.choice([1000, 5000]), rng.random() < 0.5
 
     def program() -> None:
         source = torch.ones(size, requires_grad=backward)
@@ -149,7 +149,7 @@ def two_chains(rng: random.Random) -> tuple[str, Program]:
 
 
 def random_graph(rng: random.Random) -> tuple[str, Program]:
-    count, size, backward = rng.randint(10, 80), rng.choice([2000, 20_000]), rng.random() < 0.5
+    count, size, backward = rng.randint(10, 40), rng.choice([2000, 8000]), rng.random() < 0.5
     plan = []
     for i in range(count):
         near = rng.random() < 0.7
@@ -210,7 +210,7 @@ def case(seed: int) -> Verdict | None:
         failure = attempt(program, budget, policy, swap)
         if failure:
             break
-        budget = int(budget * 0.6)
+        budget = int(budget * 0.4)
     else:
         return None
     while failure and len(verdict.failures) < MANY:
