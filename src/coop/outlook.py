@@ -15,6 +15,8 @@ _BACKWARD = 3.0
 """Times as much as an op of the forward pass needs, an op of the backward pass needs with what it is made from."""
 _GROWTH = 2.0
 """Times as much as an op has needed, a later one may, in a program that trains nothing."""
+_SMALL = 1 << 16
+"""Bytes below which a storage does not swap."""
 _MARGIN = 1.25
 """For what steps do differently."""
 
@@ -22,7 +24,7 @@ _MARGIN = 1.25
 def program_needs(numbers: Mapping[str, Any]) -> int:
     """Bytes, at a guess. `numbers` are the engine's, of the shortage: sources now, the most that one op has needed so far beyond
     them, whether sources may leave."""
-    parameters = to_come = together = 0
+    parameters = to_come = together = small = 0
     trained = False
     for optimizer in _optimizers():
         for group in optimizer.param_groups:
@@ -32,12 +34,13 @@ def program_needs(numbers: Mapping[str, Any]) -> int:
             present = [_state_bytes(optimizer.state.get(p)) for p in tensors]
             trained = trained or any(present)
             parameters += sum(sizes)
+            small += (2 + states) * sum(size for size in sizes if size < _SMALL)
             to_come += sum(p.nbytes for p in tensors if p.grad is None)
             to_come += sum(max(0, states * size - had) for size, had in zip(sizes, present, strict=True))
             together = max(together, _together(group, sizes, states, numbers["swaps"]))
     working = max(numbers["working"], numbers["enough"] - numbers["sources"])
     working *= _MARGIN if trained else _BACKWARD if parameters else _GROWTH
-    stays = 0 if numbers["swaps"] else numbers["sources"] + to_come
+    stays = small if numbers["swaps"] else numbers["sources"] + to_come
     return int(stays + max(working, together))
 
 
