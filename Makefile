@@ -7,10 +7,11 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CPP := $(wildcard csrc/*.cpp csrc/*.h tests/engine/*.cpp tests/engine/*.h)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 # On a busy machine, threads that spin while they wait for each other make PyTorch ten times slower.
-demo test quick hunt-programs hunt-opinfo hunt-files hunt-faults: export OMP_WAIT_POLICY ?= passive
+demo test quick hunt-programs hunt-opinfo hunt-files hunt-faults hunt-tips: export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint format bench results build clean hunt hunt-programs hunt-opinfo hunt-files hunt-faults
+.PHONY: help demo test quick lint format bench results build clean
+.PHONY: hunt hunt-programs hunt-opinfo hunt-files hunt-faults hunt-tips
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -52,7 +53,7 @@ results: .venv/.built .venv/.dev ## docs/results*.md, out of docs/figures/*.json
 	$(BIN)/python benchmarks/planning.py
 	$(BIN)/python benchmarks/swapping.py
 
-hunt: hunt-opinfo hunt-files hunt-faults hunt-programs ## all hunts for errors, the last one without end
+hunt: hunt-opinfo hunt-files hunt-faults hunt-tips hunt-programs ## all hunts for errors, the last one without end
 
 hunt-opinfo: .venv/.built .venv/.dev ## PyTorch's own test inputs, in budgets (two hours); goes on where it was stopped
 	PYTHONPATH=tests $(BIN)/python -m opinfo --state results/opinfo.jsonl
@@ -63,6 +64,9 @@ hunt-files: .venv/.built .venv/.dev ## 20,000 mutated files for each reader
 hunt-faults: .venv/.built .venv/.dev ## 4,000 interrupted steps, and each call on the page file failing in turn
 	$(BIN)/python tests/faults/interrupts.py
 	$(BIN)/python tests/faults/disk.py
+
+hunt-tips: .venv/.built .venv/.dev ## 500 random programs run out of budget: are the budgets true that they are told?
+	$(BIN)/python tests/tips/hunt.py
 
 hunt-programs: .venv/.built .venv/.dev ## random programs beside plain eager, without end; goes on where it was (MINUTES=10: for so long)
 	PYTHONPATH=tests $(BIN)/python -m hunt.machine --folder results/hunt/programs $(if $(MINUTES),--minutes $(MINUTES))

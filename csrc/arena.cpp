@@ -136,6 +136,23 @@ void Arena::extend(Bytes bytes) {
   release(fresh);
 }
 
+bool Arena::shrink(Bytes bytes) {
+  bytes = bytes / alignment_ * alignment_;
+  Block* hole = last_;
+  if (hole->state != Block::State::free || hole->bytes < bytes) return false;
+  free_.erase(hole);
+  hole->bytes -= bytes;
+  capacity_ -= bytes;
+  free_bytes_ -= bytes;
+  if (hole->bytes) {
+    free_.insert(hole);
+  } else {
+    unlink(hole);
+    pool_.release(hole);
+  }
+  return true;
+}
+
 Block* Arena::raw_at(Bytes offset) const { return raw_.find(offset); }
 
 void Arena::settle(Block* block, Storage* storage) {

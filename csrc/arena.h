@@ -44,8 +44,10 @@ class Arena {
   // Returns the free block now behind it.
   Block* slide_down(Block* block);
 
-  // More free bytes at the high end. Only for the time after the budget: rule 1.
+  // More free bytes at the high end. Only for the time after the budget, or for an op that has failed: rule 1.
   void extend(Bytes bytes);
+  // Less by as much as was added; false: some of it is in use.
+  bool shrink(Bytes bytes);
 
   // The raw block at this offset; null if there is none.
   Block* raw_at(Bytes offset) const;

@@ -48,8 +48,7 @@ std::string describe(const Shortage& s, const std::string& op) {
   }
   text << ". Cannot leave: " << human(s.sources) << " of sources, " << human(s.locked) << " of this op's operands, "
        << human(s.scratch) << " of its results and scratch, " << human(s.pinned) << " pinned, " << human(s.exposed)
-       << " with pointers outside. The budget is " << human(s.budget) << ". Tip: a budget of " << s.enough << " bytes ("
-       << human(s.enough) << ") would have served here; a smaller batch needs less.";
+       << " with pointers outside. The budget is " << human(s.budget) << '.';
   return text.str();
 }
 
@@ -108,7 +107,18 @@ void lock_without_gil(std::recursive_mutex& mutex) {
 
 void throw_out_of_budget(const Shortage& shortage, const std::string& op) {
   const py::gil_scoped_acquire gil;
-  PyErr_SetString(out_of_budget, describe(shortage, op).c_str());
+  py::dict numbers;
+  numbers["needed"] = shortage.needed;
+  numbers["budget"] = shortage.budget;
+  numbers["enough"] = shortage.enough;
+  numbers["whole"] = shortage.whole;
+  numbers["sources"] = shortage.kept;
+  numbers["working"] = shortage.working;
+  numbers["operands"] = shortage.operands;
+  numbers["read"] = shortage.read;
+  numbers["swaps"] = shortage.swaps;
+  const py::object raised = py::handle(out_of_budget)(describe(shortage, op), op, **numbers);
+  PyErr_SetObject(out_of_budget, raised.ptr());
   python_error error;
   error.persist();
   throw error;

@@ -40,10 +40,13 @@ Block* Engine::allocate(Bytes bytes) {
 
 // A raw block.
 Block* Engine::take(Bytes bytes, Side side) {
+  if (overdraft_) [[unlikely]]
+    side = Side::low;
   Block* block = follower_ ? follower_->place(bytes, side) : nullptr;
   if (!block) block = arena_.allocate(bytes, side);
   if (!block) block = make_room(bytes, side);
   raw_ += block->bytes;
+  raw_most_ = std::max(raw_most_, raw_ - carried_);
   note_use();
   note(EventKind::place, nullptr, block->offset, block->bytes);
   return block;
@@ -57,8 +60,18 @@ void Engine::give_back(Block* block) {
 }
 
 void Engine::note_use() {
+  if (overdraft_) [[unlikely]] {
+    for (const Block* block = arena_.last(); block; block = block->prev) {
+      if (block->state == Block::State::free) continue;
+      top_ = std::max(top_, block->end());
+      break;
+    }
+    return;
+  }
   if (const Bytes now = in_use(); now > peak_) peak_ = now;
-  if (const Bytes now = (options_.swap ? 0 : sources_) + operands_ + raw_ - carried_; now > floor_) floor_ = now;
+  const Bytes working = operands_ + raw_ - carried_;
+  if (working > working_) working_ = working;
+  if (const Bytes now = (options_.swap ? 0 : sources_) + working; now > floor_) floor_ = now;
 }
 
 void Engine::free(Bytes offset) {
@@ -95,6 +108,7 @@ void Engine::enter(std::span<Storage* const> inputs) {
   if (options_.swap) entering(inputs);
   if (!ready) bring_back(inputs, lock);
   for (Storage* input : inputs) lock_operand(*input);
+  raw_before_ = raw_most_ = raw_ - carried_;
 }
 
 void Engine::hold(std::span<Storage* const> storages) {
@@ -284,6 +298,14 @@ void Engine::record(void* recipe, Seconds cost, std::span<Storage* const> inputs
     if (output && output->block) sources_ -= output->bytes;
   }
   Op* op = lineage_.make_op(recipe, cost, inputs, outputs, in_place);
+  Bytes fresh = 0;
+  for (const Storage* output : outputs) fresh += output && output->block ? output->block->bytes : 0;
+  const Bytes most = raw_most_ - raw_before_;
+  if (in_place == InPlace::no) {
+    op->scratch = most > fresh ? most - fresh : 0;
+  } else {
+    op->scratch = most;
+  }
   ++counts_.recorded_ops;
   // Bytes that nothing has set may come back as any others: only checks want to know.
   const bool unset = std::any_of(inputs.begin(), inputs.end(), [](const Storage* input) { return input->unset; });
@@ -341,6 +363,7 @@ Storage* Engine::copy_on_write(Storage& storage) {
   still(storage);
   Block* copy = take(storage.bytes, side_);  // the storage is locked: it stays
   raw_ -= copy->bytes;
+  raw_most_ = raw_before_;
   driver_.copy(copy->offset, storage.block->offset, storage.bytes);
   Storage* old = lineage_.split(storage);
   old->in_hand = true;

@@ -32,6 +32,7 @@
 #include "lineage.h"
 #include "orphans.h"
 #include "policy.h"
+#include "schedule.h"
 #include "spin_lock.h"
 #include "trails.h"
 #include "types.h"
@@ -93,12 +94,18 @@ struct Shortage : std::exception {
   Bytes needed = 0;   // in one piece
   Bytes largest = 0;  // the largest piece that could be freed
   Bytes budget = 0;
-  Bytes locked = 0;         // operands of the running op
-  Bytes scratch = 0;        // raw blocks: unfinished outputs and kernels' scratch
-  Bytes pinned = 0;         // by the user, or waiting for a recomputation
-  Bytes sources = 0;        // cannot be recomputed
-  Bytes exposed = 0;        // a pointer to them is known outside
-  Bytes enough = 0;         // the smallest budget that would have served
+  Bytes locked = 0;   // operands of the running op
+  Bytes scratch = 0;  // raw blocks: unfinished outputs and kernels' scratch
+  Bytes pinned = 0;   // by the user, or waiting for a recomputation
+  Bytes sources = 0;  // cannot be recomputed
+  Bytes exposed = 0;  // a pointer to them is known outside
+  Bytes enough = 0;   // a budget that would have served
+  Bytes kept = 0;     // sources that are resident now
+  Bytes working = 0;  // the most that one op has needed so far, beyond sources
+  Bytes read = 0;     // operands of the op, all of them
+  std::size_t operands = 0;
+  bool swaps = false;       // sources may leave with their bytes
+  bool whole = false;       // `enough` is for all that the op does; else for as far as it has come, at least
   bool in_circles = false;  // there would be room for each storage in turn, but not for what is needed together
   const char* what() const noexcept override { return "no room in the arena"; }
 };
@@ -150,6 +157,14 @@ class Engine {
   void overwriting(std::span<Storage* const> written);
   // Of an op that ran, recorded or not.
   void ran(Seconds cost);
+  // A budget in which these can be brought back, whatever has left before: what cannot leave, and a simple schedule.
+  Bytes enough_for(std::span<Storage* const> inputs) const;
+  // For an op that has failed, to see what it takes: so many bytes behind the arena may be used, from the low end upwards,
+  // and what it gets done is dropped. Rule 1 does not hold meanwhile. `compact` begins the measuring anew.
+  void overdraw(Bytes bytes);
+  Bytes top() const { return top_; }  // the highest byte that was in use since
+  // False: somebody else lies there, and has to be waited for.
+  bool end_overdraft();
 
   // --- storages ------------------------------------------------------------------------------------------------------
   // The raw block at this offset becomes a storage, attached to its handle: a source, until an op is recorded that makes it.
@@ -265,6 +280,7 @@ class Engine {
   Block* clear(Run run, Scene& scene);
   Shortage shortage(Bytes needed) const;
   Shortage thrashing(Bytes needed) const;
+  Bytes enough_unlocked(std::span<Storage* const> goals) const;
   Block* evict(Storage& storage);
   void evict_eagerly(Storage& storage);
   Block* slide(Storage& storage);
@@ -288,6 +304,8 @@ class Engine {
     bring_back(std::span(&goal, 1), lock);
   }
   void replay(Op& op, Lock& lock);
+  bool fits(std::span<Storage* const> goals) const;
+  void bring_back_frugally(std::span<Storage* const> goals, Lock& lock);
   [[noreturn]] void lose(Storage& storage);
   void abandon(Storage& storage);
   Block* target_of(Op& op);
@@ -369,6 +387,9 @@ class Engine {
   Bytes sources_ = 0, raw_ = 0,
         operands_ = 0;  // bytes now: of sources, raw blocks, locked operands that could leave otherwise
   Bytes floor_ = 0;
+  Bytes working_ = 0;
+  Bytes raw_before_ = 0, raw_most_ = 0;  // without transfers: when the running op was entered, and at most since
+  Bytes overdraft_ = 0, top_ = 0;
   Road out_, in_;
   std::vector<Underway> transfers_;
   Bytes carried_ = 0;  // raw bytes that belong to them

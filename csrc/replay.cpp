@@ -3,8 +3,8 @@
 // The walk is depth first, and of several absent inputs the one that takes the most room comes first. What it has brought
 // back for an op that still waits is pinned. Everything else that the missing ops will read is wanted: it leaves only when
 // nothing else can make room, and is brought back once more; then its op waits too. So nothing is recomputed twice where memory allows. Where
-// there is no room even so, memory is packed, then emptied, and in the end the walk holds on to nothing but the operands
-// of the op that runs.
+// there is no room even so, memory is packed, then emptied, and a simple schedule takes over if there is room for it
+// (frugal.cpp). If not, the walk goes on and holds on to nothing but the operands of the op that runs.
 #include <algorithm>
 #include <stdexcept>
 #include <utility>
@@ -71,12 +71,13 @@ void Engine::bring_back(std::span<Storage* const> goals, Lock& lock) {
     for (Storage* goal : goals) --goal->wanted;
   };
   bool holding_on = true;  // to what was brought back
+  bool frugal = false;
   int rescues = 0;
   // What is evicted on the way may be needed twice, and that must end.
   const std::size_t all =
       order.size() + std::count_if(goals.begin(), goals.end(), [](const Storage* goal) { return goal->page != 0; });
   const std::size_t many = 64 + 32 * all, too_many = 64 + 256 * all;
-  const std::size_t few = kYielding * all;
+  const std::size_t few = kYielding * all, doubtful = 16 + 4 * all;
   const Seconds start = now_;
   std::size_t replays = 0;
   try {
@@ -107,8 +108,17 @@ void Engine::bring_back(std::span<Storage* const> goals, Lock& lock) {
         frames.push_back({absent, kept.size()});
         continue;
       }
-      if (++replays > too_many || (replays > many && now_ - start > kPatience)) {
+      ++replays;
+      if (replays > too_many || (replays > many && now_ - start > kPatience)) {
         throw thrashing(arena_.round(goal->bytes));
+      }
+      if (replays == doubtful && options_.rescue) {  // it may go round in circles
+        release_from(0);
+        for (Frame& frame : frames) frame.kept = 0;
+        compact_unlocked(true);
+        frugal = fits(goals);
+        if (frugal) break;
+        continue;
       }
       yielding_ = replays <= few;
       release_from(from);
@@ -133,7 +143,9 @@ void Engine::bring_back(std::span<Storage* const> goals, Lock& lock) {
             release_from(0);
             for (Frame& frame : frames) frame.kept = 0;
             compact_unlocked(true);
+            frugal = fits(goals);
         }
+        if (frugal) break;
         release_from(frames.back().kept);
         continue;  // and once more: an op in place may have used up its input, or it has left
       }
@@ -146,6 +158,17 @@ void Engine::bring_back(std::span<Storage* const> goals, Lock& lock) {
         if (!input->held && !input->wanted) evict_eagerly(*input);
       }
     }
+    if (frugal) {
+      for (Op* op : order) {
+        if (op->waiting) want(op, false);
+      }
+      bring_back_frugally(goals, lock);
+    }
+  } catch (Shortage& shortage) {
+    let_all_go();
+    if (options_.rescue) shortage.enough = std::max(shortage.enough, enough_unlocked(goals));
+    if (shortage.in_circles && shortage.enough <= options_.budget) shortage.enough = options_.budget + shortage.needed;
+    throw;
   } catch (...) {
     let_all_go();
     throw;

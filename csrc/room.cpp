@@ -148,6 +148,7 @@ void Engine::pack_unlocked() {
 void Engine::compact() {
   const Lock lock(mutex_);
   compact_unlocked(true);
+  top_ = 0;
 }
 
 void Engine::compact_unlocked(bool wanted_too) {
@@ -172,6 +173,9 @@ Shortage Engine::shortage(Bytes needed) const {
   Shortage shortage;
   shortage.needed = needed;
   shortage.budget = options_.budget;
+  shortage.kept = sources_;
+  shortage.working = std::max(working_, needed);
+  shortage.swaps = options_.swap;
   shortage.largest = largest_run(arena_, options_.rescue || (options_.move && options_.windows()));
   Bytes fixed = 0;
   for (const Block* block = arena_.first(); block; block = block->next) {
@@ -192,7 +196,6 @@ Shortage Engine::shortage(Bytes needed) const {
 // There would be room for each storage in turn, but not for what has to be resident together.
 Shortage Engine::thrashing(Bytes needed) const {
   Shortage shortage = this->shortage(needed);
-  shortage.enough = std::max(shortage.enough, options_.budget + needed);
   shortage.in_circles = true;
   return shortage;
 }

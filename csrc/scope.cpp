@@ -15,6 +15,7 @@
 
 #include "digest.h"
 #include "out_of_budget.h"
+#include "overdraft.h"
 #include "torch_hook.h"
 
 namespace coop {
@@ -25,8 +26,6 @@ constexpr const char* kEvictedMessage =
     "coop: this tensor's bytes are evicted, and they were read without coop knowing: from a thread that was started "
     "before "
     "the budget's scope, or by code that reads memory past PyTorch's operators. Tip: call memory.pin(tensor) first.";
-
-constexpr std::size_t kReserve = 4;
 
 constexpr const char* kLostMessage =
     "coop: this tensor is lost: it, or what it would be made from, had been swapped out and did not come back as it "
@@ -102,6 +101,7 @@ void Scope::open(std::unique_ptr<Scope> scope) {
 
 std::size_t Scope::close() {
   Scope* scope = active_.load();
+  Overdraft::settle(*scope);
   // What is evicted comes back, in room beyond the budget if need be.
   const bool more = mprotect(scope->base_, kReserve * scope->mapped_, PROT_READ | PROT_WRITE) == 0;
   const Bytes budget = std::exchange(scope->size_, more ? kReserve * scope->mapped_ : scope->size_);

@@ -128,6 +128,9 @@ class Scope final : public Driver {
   static void after_fork();
 
  private:
+  friend class Overdraft;
+  static constexpr std::size_t kReserve = 4;  // address space, in arenas
+
   struct Foreign {
     Storage* storage = nullptr;
     c10::intrusive_ptr<c10::StorageImpl> keep;
@@ -138,6 +141,7 @@ class Scope final : public Driver {
   char* base_ = nullptr;
   std::size_t size_ = 0;
   std::size_t mapped_ = 0;
+  std::size_t overdraft_ = 0;  // bytes behind the arena that are in use, for a moment
   bool closed_ = false;
   std::atomic<int> guests_ = 0;
   std::mutex maps_mutex_;

@@ -29,6 +29,7 @@
 
 #include "composite.h"
 #include "out_of_budget.h"
+#include "overdraft.h"
 #include "scope.h"
 
 namespace coop {
@@ -186,14 +187,17 @@ class Call {
         stack_(stack) {}
 
   void run() {
+    Overdraft::settle(scope_);
     operands_.clear();
     try {
       engine_.before_planned(info_.name);
       collect();
       for (Storage* storage : operands_.written) engine_.before_overwrite(*storage);
       for (Storage* storage : operands_.statistics) engine_.before_overwrite(*storage);
+      entering_ = true;
       enter();
-    } catch (const Shortage& shortage) {
+    } catch (Shortage& shortage) {
+      find_need(shortage);
       give_up();
       throw_out_of_budget(shortage, info_.name);
     } catch (const Lost&) {
@@ -279,7 +283,7 @@ class Call {
       for (Storage* storage : operands_.written) {
         if (!storage->producer || storage->locks > 1) continue;  // an op around this one may know its address
         if (old_) engine_.reconsider(*std::exchange(old_, nullptr));
-        old_ = engine_.copy_on_write(*storage);
+        copy_on_write(*storage);
         Scope::ignore_pointer(static_cast<c10::StorageImpl*>(storage->handle));  // the kernel will take it
       }
     }
@@ -433,39 +437,152 @@ class Call {
     return !read;
   }
 
+  // What the kernel takes or changes although it fails, so that it can be run once more.
+  struct Before {
+    std::size_t height = 0;  // of the stack
+    std::vector<std::pair<at::Generator, RandomState>> random;
+    std::vector<std::pair<Storage*, std::string>> statistics;  // of a batch norm: small
+  };
+
+  bool repeatable() const {
+    constexpr Bytes kSmall = 1 << 20;
+    Bytes statistics = 0;
+    for (const Storage* storage : operands_.statistics) statistics += storage->bytes;
+    return info_.replayable && operands_.written.empty() && statistics <= kSmall && !operands_.grows &&
+           engine_.options().rescue;
+  }
+
+  Before remember() {
+    Before before{stack_.size(), {}, {}};
+    saved_.clear();
+    const std::size_t first = before.height - info_.arguments.size();
+    for (std::size_t i = first; i < before.height; ++i) {
+      if (info_.arguments[i - first].taken && !stack_[i].isNone()) saved_.emplace_back(i, stack_[i]);
+      if (stack_[i].isGenerator()) remember(stack_[i].toGenerator(), before);
+    }
+    if (info_.random) remember(at::detail::getDefaultCPUGenerator(), before);
+    for (Storage* storage : operands_.statistics) {
+      before.statistics.emplace_back(storage,
+                                     std::string(static_cast<const char*>(scope_.data(*storage)), storage->bytes));
+    }
+    return before;
+  }
+  static void remember(const at::Generator& generator, Before& before) {
+    if (generator.device().is_cpu())
+      before.random.emplace_back(generator, RandomState::of(*generator.get<at::CPUGeneratorImpl>()));
+  }
+  // The arguments are on the stack as before, and nothing else has changed.
+  void undo(const Before& before) {
+    for (auto& [at, value] : saved_) stack_[at] = value;
+    for (const auto& [generator, state] : before.random) state.restore(*generator.get<at::CPUGeneratorImpl>());
+    for (const auto& [storage, bytes] : before.statistics) {
+      std::memcpy(const_cast<void*>(scope_.data(*storage)), bytes.data(), bytes.size());
+    }
+  }
+
   void kernel() {
     const bool random = info_.random && record_;
     if (random) random_ = std::make_unique<RandomState>(RandomState::of(RandomState::global()));
-    const bool repeatable = info_.replayable && operands_.written.empty() && operands_.statistics.empty() &&
-                            !operands_.grows && engine_.options().rescue;
-    const std::size_t height = stack_.size();
-    saved_.clear();
-    std::vector<std::pair<at::Generator, RandomState>> before;
-    if (repeatable) {
-      const std::size_t first = height - info_.arguments.size();
-      for (std::size_t i = first; i < height; ++i) {
-        if (info_.arguments[i - first].taken && !stack_[i].isNone()) saved_.emplace_back(i, stack_[i]);
-        if (stack_[i].isGenerator()) remember(stack_[i].toGenerator(), before);
-      }
-      if (info_.random) remember(at::detail::getDefaultCPUGenerator(), before);
-    }
+    const bool repeatable = this->repeatable();
+    const Before before = repeatable ? remember() : Before{};
     for (int tries = 0;; ++tries) {
       try {
         timed();
         break;
-      } catch (const Shortage&) {
-        if (!repeatable || tries == 2 || stack_.size() != height) throw;
-        for (auto& [at, value] : saved_) stack_[at] = value;
-        for (const auto& [generator, state] : before) state.restore(*generator.get<at::CPUGeneratorImpl>());
+      } catch (Shortage& shortage) {
+        if (!repeatable || stack_.size() != before.height) {
+          // It cannot be run again, and its operands cannot be moved: room between them has to do.
+          shortage.enough = std::max(shortage.enough, engine_.enough_for(operands_.storages)) +
+                            operands_.storages.size() * shortage.needed;
+          throw;
+        }
+        undo(before);
+        if (tries == 2) {
+          count_operands(shortage);
+          measure(shortage, before);
+          throw;
+        }
         rescue(tries == 0 ? &Engine::pack : &Engine::compact);
+        if (tries == 1) engine_.expect(Side::low);  // side by side, as when its need is measured
       }
     }
     saved_.clear();
   }
 
-  static void remember(const at::Generator& generator, std::vector<std::pair<at::Generator, RandomState>>& states) {
-    if (generator.device().is_cpu())
-      states.emplace_back(generator, RandomState::of(*generator.get<at::CPUGeneratorImpl>()));
+  // --- what would have been enough ---
+
+  // The operands are entered. They are packed, and the op runs beyond the budget: the highest byte that it reaches is what
+  // it needs.
+  void measure(Shortage& shortage, const Before& before) {
+    const Bytes operands = engine_.enough_for(operands_.storages);
+    shortage.enough = std::max(shortage.enough, operands);
+    const Overdraft overdraft(scope_, shortage.needed);
+    if (overdraft.granted()) run_beyond(shortage, before, operands);
+  }
+  void run_beyond(Shortage& shortage, const Before& before, Bytes operands) {
+    try {
+      rescue(&Engine::compact);
+      timed();
+      shortage.whole = true;
+      const Bytes enough = std::max(operands, engine_.top());
+      if (enough > shortage.budget) shortage.enough = enough;
+    } catch (...) {  // no room even so, or an error that only shows now: at least what was known before
+    }
+    stack_.resize(std::min(stack_.size(), before.height - info_.arguments.size()));  // results go
+    stack_.resize(before.height);
+    undo(before);
+  }
+
+  void count_operands(Shortage& shortage) const {
+    shortage.operands = operands_.storages.size();
+    for (const Storage* storage : operands_.storages) shortage.read += storage->bytes;
+  }
+
+  // It did not come so far as to run.
+  void find_need(Shortage& shortage) {
+    count_operands(shortage);
+    if (!engine_.options().rescue) return;
+    Bytes operands = engine_.enough_for(operands_.storages);
+    if (!entering_ || !repeatable()) {
+      constexpr Bytes kLittle = 4096;  // for numbers that a kernel makes of its arguments
+      for (const Storage* storage : operands_.written) {
+        if (storage->producer && !engine_.options().in_place) operands += storage->bytes;
+      }
+      if (!entering_) {  // what depends on the operands has come back and stays
+        for (const Storage* storage : operands_.storages) operands += storage->producer ? storage->bytes : 0;
+      }
+      shortage.enough = std::max(shortage.enough, operands) + kLittle;
+      return;
+    }
+    shortage.enough = std::max(shortage.enough, operands);
+    const Overdraft overdraft(scope_, shortage.needed);
+    if (!overdraft.granted()) return;
+    try {
+      engine_.enter(operands_.storages);
+    } catch (const Shortage&) {
+      return;
+    } catch (const Lost&) {
+      return;
+    }
+    for (c10::StorageImpl* impl : operands_.impls) Scope::ignore_pointer(impl);
+    run_beyond(shortage, remember(), operands);
+    saved_.clear();
+    leave();
+  }
+
+  void copy_on_write(Storage& storage) {
+    for (int tries = 0;; ++tries) {
+      try {
+        old_ = engine_.copy_on_write(storage);
+        return;
+      } catch (Shortage& shortage) {
+        if (tries == 2 || !engine_.options().rescue) {
+          shortage.enough = std::max(shortage.enough, engine_.enough_for(operands_.storages) + shortage.needed);
+          throw;
+        }
+        rescue(tries == 0 ? &Engine::pack : &Engine::compact);
+      }
+    }
   }
 
   // No kernel runs now: operands stay, but may be moved.
@@ -608,6 +725,7 @@ class Call {
   Seconds cost_ = 0;
   InPlace in_place_ = InPlace::no;
   bool record_ = false;
+  bool entering_ = false;  // all that comes before is done
 };
 
 // --- the fallback --------------------------------------------------------------------------------------------------------

@@ -164,6 +164,7 @@ struct Op {
   Bytes output_bytes = 0;
   Bytes target_bytes = 0;  // of the first output, which may be gone while others live; 0 unless in place
   Bytes need = 0;          // to run it again, as last found
+  Bytes scratch = 0;       // beyond its outputs, at once, as it took when it ran
   std::uint32_t inputs_count = 0;
   std::uint32_t outputs_count = 0;
   std::uint32_t live_outputs = 0;  // outputs that still exist, resident or not

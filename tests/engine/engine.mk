@@ -9,7 +9,7 @@
 
 ENGINE_CXX ?= g++
 ENGINE_FLAGS := -std=c++20 -Wall -Wextra -Wpedantic -Wshadow -Werror -Icsrc -MMD -MP -pthread
-ENGINE_SOURCES := $(addprefix csrc/,arena.cpp lineage.cpp policy.cpp engine.cpp room.cpp replay.cpp retire.cpp swap.cpp history.cpp follow.cpp page_file.cpp player.cpp) \
+ENGINE_SOURCES := $(addprefix csrc/,arena.cpp lineage.cpp policy.cpp engine.cpp room.cpp replay.cpp frugal.cpp schedule.cpp retire.cpp swap.cpp history.cpp follow.cpp page_file.cpp player.cpp) \
                   $(sort $(wildcard tests/engine/*.cpp))
 ENGINE_OBJECTS := $(addsuffix .o,$(basename $(notdir $(ENGINE_SOURCES))))
 TESTS ?=

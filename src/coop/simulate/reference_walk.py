@@ -46,7 +46,8 @@ class Walk:
     everything else that the missing ops will read is wanted.
 
     If an op finds no room: memory is packed; then emptied of what nobody waits for; then the walk lets go of all pins, for
-    good, and everything leaves. Each time the walk goes on from where it is. A fourth failure in a row is a shortage.
+    good, and everything leaves. If a simple schedule has room then, it takes over. Else, each time, the walk goes on from where it is. A
+    fourth failure in a row is a shortage.
     """
 
     def __init__(self, engine: "Engine", goals: Sequence[Storage], ops: list[Op]) -> None:
@@ -56,6 +57,7 @@ class Walk:
         self.kept: list[Storage] = []  # for the callers: goals that are back
         self.frames: list[Frame] = []
         self.holding_on = True
+        self.frugal = False
         self.rescues = 0
         self.all = len(ops) + sum(goal.page for goal in goals)
         self.returns = 0
@@ -69,6 +71,10 @@ class Walk:
         try:
             while self._advance():
                 pass
+            if self.frugal:
+                for op in self.ops:
+                    self._wait_no_more(op)
+                Frugal(self.engine, self.goals).run()
         finally:
             self.engine.yielding = True
             for frame in self.frames:
@@ -123,6 +129,8 @@ class Walk:
             self.frames.append(Frame(absent, []))
             return True
         self._count(frame.goal)
+        if self._goes_in_circles():
+            return not self.frugal
         self._release(frame.kept)
         for storage in inputs:
             self._pin(storage, frame.kept)
@@ -133,7 +141,7 @@ class Walk:
                 self.engine.swap.miss(frame.goal)
         except ShortageError:
             self._rescue()
-            return True
+            return not self.frugal
         self.rescues = 0
         self._release(frame.kept)
         if not op:
@@ -152,7 +160,14 @@ class Walk:
         impatient = self.engine.now - self.start > PATIENCE
         if self.returns > too_many or (self.returns > many and impatient):
             raise ShortageError(self.engine.arena.round(goal.bytes), in_circles=True)
+
+    def _goes_in_circles(self) -> bool:
+        """Perhaps: then everything leaves, once."""
+        if self.returns == 16 + 4 * self.all and self.engine.options.rescue:
+            self._let_go()
+            return True
         self.engine.yielding = self.returns <= YIELDING * self.all
+        return False
 
     def _rescue(self) -> None:
         """Called while a shortage is handled: raises it again if nothing is left to try."""
@@ -165,7 +180,122 @@ class Walk:
             self.engine.compact(wanted_too=False)
         else:
             self.holding_on = False
-            for kept in [self.kept, *(frame.kept for frame in self.frames)]:
-                self._release(kept)
-            self.engine.compact()
-        self._release(self.frames[-1].kept)
+            self._let_go()
+        if not self.frugal:
+            self._release(self.frames[-1].kept)
+
+    def _let_go(self) -> None:
+        """Everything leaves. A simple schedule takes over if there is room for it."""
+        for kept in [self.kept, *(frame.kept for frame in self.frames)]:
+            self._release(kept)
+        self.engine.compact()
+        self.frugal = Frugal(self.engine, self.goals).most() <= self.engine.arena.free_bytes
+
+
+class Frugal:
+    """A simple schedule: each missing op runs once, depth first, what takes the most room before the rest. A storage is kept from
+    the moment it is made until the last op that reads it has run; a goal, to the end. What is outside is read for each op
+    that needs it, goals at the end. Before each op, and each reading, everything else leaves and the rest is packed."""
+
+    def __init__(self, engine: "Engine", goals: Sequence[Storage]) -> None:
+        self.engine = engine
+        self.goals = goals
+        ops = engine.lineage.missing(goals)
+        for op in ops:
+            op.need = self._need_to_run(op)
+        self.order: list[Op] = []
+        for goal in sorted(goals, key=self._need, reverse=True):
+            self._add(goal)
+        self.uses: dict[Storage, int] = {}
+        for storage in [*(storage for op in self.order for storage in op.inputs), *goals]:
+            self.uses[storage] = self.uses.get(storage, 0) + 1
+
+    def _round(self, size: int) -> int:
+        alignment: int = self.engine.options.alignment
+        return -(-size // alignment) * alignment
+
+    def _need(self, storage: Storage) -> int:
+        return storage.producer.need if storage.gone and storage.producer else self._round(storage.bytes)
+
+    def _need_to_run(self, op: Op) -> int:
+        missing = [(self._need(storage), self._round(storage.bytes)) for storage in op.inputs if storage.evicted]
+        kept = most = 0
+        for need, size in sorted(missing, reverse=True):
+            most = max(most, kept + need)
+            kept += size
+        return max(most, kept + self._round(op.bytes))
+
+    def _add(self, storage: Storage) -> None:
+        """Those that make it, after those that make what they read."""
+        op = storage.producer
+        if not storage.gone or not op or op in self.order:
+            return
+        for other in sorted(op.inputs, key=self._need, reverse=True):
+            self._add(other)
+        self.order.append(op)
+
+    def most(self) -> int:
+        """Bytes that it takes at once, each output in a block of its own."""
+        alignment = self.engine.options.alignment
+        left, made = dict(self.uses), set()
+        kept = most = 0
+        for op in self.order:
+            read = sum(self._round(storage.bytes) for storage in op.inputs if storage.evicted and storage.page)
+            fresh = self._round(op.bytes) + alignment * len(op.outputs)
+            if op.in_place and left[op.inputs[0]] == 1 and op.inputs[0] in made and not op.inputs[0].held:
+                fresh -= self._round(op.inputs[0].bytes)
+            most = max(most, kept + read + fresh)
+            for output in op.made():
+                if output in left and output.gone and output not in made:
+                    made.add(output)
+                    kept += self._round(output.bytes)
+            for storage in op.inputs:
+                left[storage] -= 1
+                if not left[storage] and storage in made:
+                    kept -= self._round(storage.bytes)
+        outside = sum(self._round(goal.bytes) for goal in self.goals if goal.evicted and goal.page)
+        return max(most, kept + outside)
+
+    def run(self) -> None:
+        kept: list[Storage] = []
+        pinned: list[Storage] = []
+        done: dict[Storage, int] = {}
+        try:
+            for op in self.order:
+                for storage in op.inputs:
+                    if not storage.evicted:
+                        self._pin(storage, pinned)
+                for storage in op.inputs:
+                    if storage.evicted:
+                        self._read(storage, pinned)
+                for storage in op.inputs:
+                    done[storage] = done.get(storage, 0) + 1
+                    if done[storage] == self.uses[storage] and storage in kept:
+                        kept.remove(storage)
+                        storage.pins -= 1
+                self.engine.compact()
+                self.engine.replay(op)
+                self._release(pinned)
+                for output in op.made():
+                    if self.uses.get(output, 0) > done.get(output, 0):
+                        self._pin(output, kept)
+            for goal in self.goals:
+                if goal.evicted:
+                    self._read(goal, kept)
+        finally:
+            self._release(pinned)
+            self._release(kept)
+
+    def _pin(self, storage: Storage, pinned: list[Storage]) -> None:
+        storage.pins += 1
+        pinned.append(storage)
+
+    def _release(self, pinned: list[Storage]) -> None:
+        for storage in pinned:
+            storage.pins -= 1
+        pinned.clear()
+
+    def _read(self, storage: Storage, pinned: list[Storage]) -> None:
+        self.engine.compact()
+        self.engine.swap.miss(storage)
+        self._pin(storage, pinned)

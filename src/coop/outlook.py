@@ -1,0 +1,71 @@
+"""What a program will need that has run out of budget: a guess, from its optimizers and from the ops so far.
+
+Sources are what is left when all else has left: parameters, gradients, an optimizer's state. At the moment of failure
+some of them are still to come, and the optimizers of the program tell which. The rest is what a single op needs at once;
+a backward pass needs more for each op than the forward pass did.
+"""
+
+import gc
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+_BACKWARD = 3.0
+"""Times as much as an op of the forward pass needs, an op of the backward pass needs with what it is made from."""
+_GROWTH = 2.0
+"""Times as much as an op has needed, a later one may, in a program that trains nothing."""
+_SMALL = 1 << 16
+"""Bytes below which a storage does not swap."""
+_MARGIN = 1.25
+"""For what steps do differently."""
+
+
+def program_needs(numbers: Mapping[str, Any]) -> int:
+    """Bytes, at a guess. `numbers` are the engine's, of the shortage: sources now, the most that one op has needed so far beyond
+    them, whether sources may leave."""
+    parameters = to_come = together = small = 0
+    trained = False
+    for optimizer in _optimizers():
+        for group in optimizer.param_groups:
+            tensors = [p for p in group["params"] if p.requires_grad]
+            sizes = [p.nbytes for p in tensors]
+            states = _states(group)
+            present = [_state_bytes(optimizer.state.get(p)) for p in tensors]
+            trained = trained or any(present)
+            parameters += sum(sizes)
+            small += (2 + states) * sum(size for size in sizes if size < _SMALL)
+            to_come += sum(p.nbytes for p in tensors if p.grad is None)
+            to_come += sum(max(0, states * size - had) for size, had in zip(sizes, present, strict=True))
+            together = max(together, _together(group, sizes, states, numbers["swaps"]))
+    working = max(numbers["working"], numbers["enough"] - numbers["sources"])
+    working *= _MARGIN if trained else _BACKWARD if parameters else _GROWTH
+    stays = small if numbers["swaps"] else numbers["sources"] + to_come
+    return int(stays + max(working, together))
+
+
+def _optimizers() -> list[torch.optim.Optimizer]:
+    return [thing for thing in gc.get_objects() if issubclass(type(thing), torch.optim.Optimizer)]
+
+
+def _states(group: Mapping[str, Any]) -> int:
+    """Tensors of a parameter's size that the optimizer keeps for each parameter."""
+    if "betas" in group:
+        return 3 if group.get("amsgrad") else 2
+    if "alpha" in group:  # RMSprop
+        return 1 + bool(group.get("momentum")) + bool(group.get("centered"))
+    return int(bool(group.get("momentum")) or "lr_decay" in group or "rho" in group)
+
+
+def _state_bytes(state: Mapping[str, Any] | None) -> int:
+    return sum(value.nbytes for value in (state or {}).values() if isinstance(value, torch.Tensor) and value.dim())
+
+
+def _together(group: Mapping[str, Any], sizes: list[int], states: int, swaps: bool) -> int:
+    """Bytes that a step needs at once, beyond what stays."""
+    largest, all_ = max(sizes, default=0), sum(sizes)
+    if group.get("fused"):
+        return (2 + states) * all_ if swaps else 0
+    if group.get("foreach"):
+        return (3 if swaps else 1) * all_
+    return ((2 + states) if swaps else 0) * largest + 2 * largest
