@@ -21,13 +21,13 @@ Schedule::Schedule(std::span<Storage* const> goals, From from, Bytes alignment) 
 bool Schedule::absent(const Storage& storage) const {
   if (!storage.producer) return false;
   if (from_ == From::now) return storage.gone();
-  return !storage.foreign && !storage.fixed && !storage.pins;
+  return !storage.foreign && !storage.exposed && !storage.pins;
 }
 
 // It has to be read.
 bool Schedule::outside(const Storage& storage) const {
   if (from_ == From::now) return storage.evicted() && storage.page;
-  return !storage.producer && !storage.foreign && !storage.fixed && !storage.pins && storage.swappable();
+  return !storage.producer && !storage.foreign && !storage.exposed && !storage.pins && storage.swappable();
 }
 
 // Without recursion: lineages are long.
