@@ -74,38 +74,46 @@ def test_batches_do_not_pile_up_behind_what_was_made_from_them(program, room):
         assert_same(expected, program(200))
 
 
-def average(steps, memory=None):
+def average(steps, others, memory=None):
     """Small and large states that are carried along without autograd, beside something that pushes them out."""
     torch.manual_seed(0)
     small, large, walk = torch.zeros(256), torch.zeros(1 << 14), torch.zeros(256)
     value = torch.randn(1 << 14)
-    looks = []
+    looks = []  # with each op
     for step in range(steps):
+        before = memory.stats() if memory else None
+        for _ in range(others):
+            value[:256].exp()
         small = 0.99 * small + 0.01 * value[:256]
         large = 0.9 * large + 0.1 * value
         walk = walk + torch.randn(256)
         if step % 100 == 99:
             other = value.repeat(16)
             del other
-            if memory:
-                looks.append(memory.stats().looks)
-                assert memory.stats().records < 6000
+        if memory:
+            after = memory.stats()
+            looks.append((after.looks - before.looks) / (after.ops - before.ops))
+            assert after.records < 6000
     return small, large, walk, looks
 
 
 @pytest.mark.parametrize("policy", ["coop", "dtr", "lru"])
 @pytest.mark.parametrize("checks", [0, 3])
 def test_states_that_are_carried_along_keep_few_records(policy, checks):
-    steps = 600 if checks else 3000
+    steps, others = (
+        (150, 40) if checks else (3000, 0)
+    )  # a state is cut after 4,096 ops; until then each return takes longer
     with torch.no_grad():
-        *expected, _ = average(steps)
+        *expected, _ = average(steps, others)
         with coop.budget("2MiB", policy, checks=checks) as memory:
-            *actual, looks = average(steps, memory)
-            replays = memory.stats().replays
+            *actual, looks = average(steps, others, memory)
+            stats = memory.stats()
     assert_same(expected, actual)
-    assert looks[-1] - looks[-2] <= 2 * (looks[2] - looks[1]) + 1000
+    assert stats.commits > 0
+    assert max(looks) < 100
+    assert max(looks[-20:]) < 20
     if not checks:
-        assert replays < steps
+        assert stats.replays < steps
 
 
 def decoding(tokens, memory=None):
