@@ -65,7 +65,7 @@ class ChainDriver final : public Driver {
   }
   void drop(Op&) override {}
   void drop(Storage&) override {}
-  void evacuate(Storage&) override {}
+  bool evacuate(Storage&) override { return true; }
   void abandon(Storage&) override {}
   std::uint64_t digest(Bytes, Bytes) override { return 1; }
   std::uint32_t begin_out(Bytes, Bytes, Seconds) override { return 0; }
