@@ -57,12 +57,15 @@ void Engine::bring_back_frugally(std::span<Storage* const> goals, Lock& lock) {
       compact_unlocked(true);
       miss(storage);
     }
-    if (storage.resident()) pins.add(storage);
+    if (storage.resident()) pins.add(storage);  // also if it happens to be here: reading the next would send it away
     return storage.resident();
   };
   for (bool again = true; std::exchange(again, false);) {
     const Schedule schedule(goals, Schedule::From::now, options_.alignment);
-    Pins kept;  // until their last op has run
+    Pins kept;  // until their last op has run; goals, to the end
+    for (Storage* goal : goals) {
+      if (goal->resident()) kept.add(*goal);
+    }
     std::unordered_map<const Storage*, std::uint32_t> done;
     for (Op* op : schedule.order()) {
       Pins inputs;
@@ -84,7 +87,7 @@ void Engine::bring_back_frugally(std::span<Storage* const> goals, Lock& lock) {
       }
     }
     for (Storage* goal : goals) {
-      if (!again && goal->evicted() && !read(*goal, kept)) again = true;
+      if (!again && !read(*goal, kept)) again = true;
     }
   }
 }
