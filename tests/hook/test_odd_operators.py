@@ -131,7 +131,7 @@ def test_threads_of_torchscript_are_managed():
         return [r + 1 for r in results]
 
     expected = seeded(program)
-    with coop.budget("6MiB") as memory:
+    with coop.budget("4MiB") as memory:
         assert memory.state(branches(torch.randn(128, 128))) == "resident"
         actual = seeded(program)
     assert_same(expected, actual)
