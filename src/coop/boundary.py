@@ -45,6 +45,7 @@ class Boundary:
         self._wrap_function(torch.utils.dlpack, "to_dlpack")
         for module in (torch, torch.utils.dlpack):
             self._wrap_function(module, "from_dlpack")
+        self._wrap_function(torch._C, "_is_alias_of", _C.materialise)
         self._manage_threads()
         self._run_eagerly()
 
@@ -71,14 +72,15 @@ class Boundary:
 
         self._replace(torch.Tensor, name, wrapper)
 
-    def _wrap_function(self, module: Any, name: str) -> None:
+    def _wrap_function(self, module: Any, name: str, prepare: Callable[[torch.Tensor], None] = _C.expose) -> None:
         original = getattr(module, name)
 
         @functools.wraps(original)
-        def wrapper(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            if isinstance(tensor, torch.Tensor):
-                _C.expose(tensor)
-            return original(tensor, *args, **kwargs)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            for argument in args:
+                if isinstance(argument, torch.Tensor):
+                    prepare(argument)
+            return original(*args, **kwargs)
 
         self._replace(module, name, wrapper)
 
