@@ -146,14 +146,16 @@ static void end_openmp_threads() {
 
 void Scope::before_fork() {
   scopes_mutex.lock();
-  Scope* scope = active();
-  if (!scope) return;
-  scope->engine_->freeze();
-  scope->maps_mutex_.lock();
-  end_openmp_threads();
+  if (Scope* scope = active()) {
+    scope->engine_->freeze();  // its transfers use the tier
+    scope->maps_mutex_.lock();
+    end_openmp_threads();
+  }
+  Tier::lock().lock();
 }
 
 void Scope::after_fork() {
+  Tier::lock().unlock();
   if (Scope* scope = active()) {
     scope->maps_mutex_.unlock();
     scope->engine_->thaw();

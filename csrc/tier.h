@@ -1,8 +1,6 @@
 // A tier: where the bytes of storages go that leave the arena and are not made again.
 #pragma once
 
-#include <pthread.h>
-
 #include <cstdint>
 #include <mutex>
 
@@ -21,13 +19,9 @@ class Tier {
   virtual bool read(std::uint32_t slot, void* memory) = 0;
   virtual void drop(std::uint32_t slot) = 0;
 
- protected:
+  // Of all tiers: whoever forks holds it meanwhile.
   static std::mutex& lock() {
-    static std::mutex& only = *[] {
-      static auto* made = new std::mutex;
-      pthread_atfork([] { made->lock(); }, [] { made->unlock(); }, [] { made->unlock(); });
-      return made;
-    }();
+    static auto& only = *new std::mutex;
     return only;
   }
 };

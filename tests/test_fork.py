@@ -66,10 +66,10 @@ def test_child_forked_while_other_threads_work():
             while not stop.is_set():
                 x = (x @ x).tanh()
 
+        result, copy = evicted_result(memory)
         thread = threading.Thread(target=work)
         thread.start()
         try:
-            result, copy = evicted_result(memory)
             expected = digest(copy)
             for _ in range(10):
                 assert in_child(lambda: digest(result)) == expected
