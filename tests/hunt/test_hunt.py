@@ -27,14 +27,18 @@ def case(seed):
 
 def test_sample_of_random_programs_gives_the_bits_of_plain_runs():
     child = Child()
+    unstable = []  # two plain runs differ
     try:
         for seed in SAMPLE:
             program, settings = case(seed)
             answer = child.attempt((program.dump(), settings))
             text = script(program, settings[answer["at"] or 0], answer.get("raised", ()))
-            assert answer["status"] == "same", f"seed {seed}: {answer['what']}\n{text}"
+            assert answer["status"] in ("same", "unstable"), f"seed {seed}: {answer['what']}\n{text}"
+            if answer["status"] == "unstable":
+                unstable.append(seed)
     finally:
         child.stop()
+    assert len(unstable) <= len(SAMPLE) // 50, f"the generator makes too many programs that say nothing: {unstable}"
 
 
 def test_program_is_a_pure_function_of_its_seed():
