@@ -76,7 +76,8 @@ void without_gil(const char* what, Work work) {
 }
 
 void with_storage(const at::Tensor& tensor, const char* what, void (Engine::*act)(Storage&)) {
-  Scope* scope = Scope::active();
+  const Scope::Use use;
+  Scope* scope = use.scope();
   c10::StorageImpl* impl = storage_of(tensor);
   if (!scope || !impl) return;
   Storage* storage = scope->known_storage_of(impl);
@@ -85,7 +86,8 @@ void with_storage(const at::Tensor& tensor, const char* what, void (Engine::*act
 }
 
 const char* state(const at::Tensor& tensor) {
-  Scope* scope = Scope::active();
+  const Scope::Use use;
+  Scope* scope = use.scope();
   c10::StorageImpl* impl = storage_of(tensor);
   Storage* storage = scope && impl ? scope->known_storage_of(impl) : nullptr;
   if (!storage || storage->foreign) return "foreign";
@@ -177,7 +179,8 @@ PYBIND11_MODULE(_C, module) {
   module.def("materialise", [](const at::Tensor& t) { with_storage(t, "materialise", &Engine::materialise); });
   module.def("commit", [](const at::Tensor& t) { with_storage(t, "commit", &Engine::commit); });
   module.def("expose", [](const at::Tensor& tensor) {
-    Scope* scope = Scope::active();
+    const Scope::Use use;
+    Scope* scope = use.scope();
     c10::StorageImpl* impl = storage_of(tensor);
     if (scope && impl) without_gil("a pointer to a tensor", [&] { scope->expose(impl); });
   });

@@ -5,6 +5,7 @@
 #include <torch/library.h>
 
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -36,13 +37,19 @@ bool only_views(const OpInfo& info, const c10::FunctionSchema& schema) {
 
 void composite(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const c10::DispatchKeySet below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kCompositeKey);
-  Scope* scope = inside_op() ? nullptr : Scope::active();
-  if (!scope) {
+  OpInfo& info = OpInfo::of(op);
+  std::optional<CompositeCall> held;
+  Scope* scope = nullptr;
+  {
+    const Scope::Use use;
+    scope = inside_op() ? nullptr : use.scope();
+    if (scope) held.emplace(*scope, info.points_to_all);
+  }
+  if (!held) {
     op.redispatchBoxed(below, stack);
     return;
   }
-  OpInfo& info = OpInfo::of(op);
-  CompositeCall call(*scope, info.points_to_all);
+  CompositeCall& call = *held;
   for_each_tensor(info, *stack, [&](std::size_t, const at::Tensor& tensor) {
     if (!plain(tensor.unsafeGetTensorImpl()) || !call.points_to(tensor)) return;
     const Turn turn;

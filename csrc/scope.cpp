@@ -48,6 +48,8 @@ std::vector<Scope*>& scopes() {
 }  // namespace
 
 std::atomic<Scope*> Scope::active_{nullptr};
+std::atomic<int> Scope::uses_{0};
+std::atomic<bool> Scope::drop_later_{false};
 
 std::uint64_t ticks() { return static_cast<std::uint64_t>(c10::getApproximateTime()); }
 
@@ -106,7 +108,7 @@ std::size_t Scope::close() {
   const bool more = mprotect(scope->base_, kReserve * scope->mapped_, PROT_READ | PROT_WRITE) == 0;
   const Bytes budget = std::exchange(scope->size_, more ? kReserve * scope->mapped_ : scope->size_);
   const std::size_t lost = scope->engine_->retire(scope->size_ - budget);
-  active_.store(nullptr, std::memory_order_release);
+  active_.store(nullptr);  // before anybody counts the uses
   scope->foreign_.clear();
   scope->empty_trash();
   scope->closed_ = true;
@@ -131,9 +133,23 @@ void Scope::drop_if_done(Scope* scope) {
     const std::lock_guard<std::mutex> lock(scopes_mutex);
     const auto found = std::find(scopes().begin(), scopes().end(), scope);
     if (found == scopes().end() || !scope->closed_ || scope->guests_ || !scope->engine_->empty()) return;
+    if (uses_.load()) {  // whoever begins to use one now finds no closed one
+      drop_later_ = true;
+      return;
+    }
     scopes().erase(found);  // whoever does this deletes it
   }
   delete scope;
+}
+
+void Scope::drop_all_that_are_done() {
+  std::vector<Scope*> all;
+  {
+    const std::lock_guard<std::mutex> lock(scopes_mutex);
+    drop_later_ = false;
+    all = scopes();
+  }
+  for (Scope* scope : all) drop_if_done(scope);
 }
 
 // OpenMP's threads are not in the child, which would wait for them when it brings a tensor back. They end here; parent and
@@ -164,7 +180,7 @@ void Scope::after_fork() {
 }
 
 Scope* Scope::owner_of(const void* address) {
-  if (Scope* open = active(); open && open->contains(address)) return open;
+  if (const Use use; use.scope() && use.scope()->contains(address)) return use.scope();
   const std::lock_guard<std::mutex> lock(scopes_mutex);
   for (Scope* scope : scopes()) {
     if (scope->contains(address)) return scope;

@@ -60,6 +60,21 @@ class Scope final : public Driver {
   static void watch_pointer(c10::StorageImpl* impl);
   static void ignore_pointer(c10::StorageImpl* impl);
 
+  // The open scope, for a thread that is not in its turn: it may be closed at any time, but does not go away meanwhile.
+  class Use {
+   public:
+    Use() : scope_((uses_.fetch_add(1), active_.load())) {}
+    ~Use() {
+      if (uses_.fetch_sub(1) == 1 && drop_later_.load()) drop_all_that_are_done();
+    }
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+    Scope* scope() const { return scope_; }
+
+   private:
+    Scope* const scope_;
+  };
+
   // While one of these lives, the scope does, even closed.
   class Guest {
    public:
@@ -136,7 +151,11 @@ class Scope final : public Driver {
     c10::intrusive_ptr<c10::StorageImpl> keep;
   };
 
+  static void drop_all_that_are_done();
+
   static std::atomic<Scope*> active_;
+  static std::atomic<int> uses_;         // see Use
+  static std::atomic<bool> drop_later_;  // a scope could not be dropped, because of them
 
   char* base_ = nullptr;
   std::size_t size_ = 0;

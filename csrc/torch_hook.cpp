@@ -58,7 +58,8 @@ class HookAllocator final : public c10::Allocator {
 
  private:
   static void* take(std::size_t bytes) {
-    Scope* scope = Scope::active();
+    const Scope::Use use;
+    Scope* scope = use.scope();
     // Kernels split their work among threads that allocate too.
     if (!scope || !(managed() || at::in_parallel_region())) return system->raw_allocate(bytes);
     try {
