@@ -65,6 +65,7 @@ SameAgain::SameAgain(std::string_view name, const c10::FunctionSchema& schema) :
     values_ = std::max(argument("values"), argument("source"));
     accumulate_ = argument("accumulate");
     adds_ = name == kMaskedSum;
+    alerts_ = name == "put";
   } else if (std::find(std::begin(kNever), std::end(kNever), name) != std::end(kNever)) {
     kind_ = Kind::never;
   } else if (name == kPivots) {
@@ -89,6 +90,7 @@ bool SameAgain::holds_in_doubt(const torch::jit::Stack& stack) const {
   const bool adds = adds_ || (accumulate_ >= 0 && at(stack, accumulate_).toBool());
   if (adds && self.scalar_type() != at::kFloat) return true;
   if (!adds && values.numel() == 1) return true;  // whoever comes last writes the same
+  if (!adds && alerts_) return false;
   const c10::IValue& places = at(stack, places_);
   const Places named = places.isList() ? named_by(self, places.toListRef()) : Places{values.numel(), false};
   return named.distinct || named.count < at::internal::GRAIN_SIZE;

@@ -36,6 +36,7 @@ class SameAgain {
   Kind kind_ = Kind::always;
   std::size_t arguments_ = 0;
   bool adds_ = false;                                              // whatever its arguments say
+  bool alerts_ = false;                                            // PyTorch says so itself, unless it adds
   int places_ = -1, values_ = -1, accumulate_ = -1, driver_ = -1;  // arguments
 };
 

@@ -65,6 +65,11 @@ def test_tensor_split_at_many_indices():
     shaken(lambda: torch.tensor_split(torch.randn(LONG, 2), torch.arange(1, 4000) * 1)[::100])
 
 
+def test_max_pool_without_gradients():
+    """Reads floats without an operator."""
+    shaken(lambda: torch.nn.functional.max_pool1d(torch.randn(4, 8, 100).exp(), 3) + 1)
+
+
 def test_what_a_composite_call_holds_is_free_again_afterwards():
     with coop.budget("64MiB", tiny=0) as memory:
         many = torch.arange(LONG) * 2
