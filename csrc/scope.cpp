@@ -103,6 +103,7 @@ void Scope::open(std::unique_ptr<Scope> scope) {
 
 std::size_t Scope::close() {
   Scope* scope = active_.load();
+  const Guest guest(scope);  // as soon as it is closed, others may find that nothing is left of it
   Overdraft::settle(*scope);
   // What is evicted comes back, in room beyond the budget if need be.
   const bool more = mprotect(scope->base_, kReserve * scope->mapped_, PROT_READ | PROT_WRITE) == 0;
@@ -118,13 +119,7 @@ std::size_t Scope::close() {
     const Bytes from = (block->offset + 4095) / 4096 * 4096, to = block->end() / 4096 * 4096;
     if (to > from) madvise(scope->base_ + from, to - from, MADV_DONTNEED);
   }
-  try {
-    scope->engine_->throw_if_broken();
-  } catch (...) {
-    drop_if_done(scope);
-    throw;
-  }
-  drop_if_done(scope);
+  scope->engine_->throw_if_broken();
   return lost;
 }
 
