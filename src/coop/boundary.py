@@ -45,7 +45,7 @@ class Boundary:
         self._wrap_function(torch.utils.dlpack, "to_dlpack")
         for module in (torch, torch.utils.dlpack):
             self._wrap_function(module, "from_dlpack")
-        self._wrap_function(torch._C, "_is_alias_of", _C.materialise)
+        self._wrap_alias_question()
         self._manage_threads()
         self._run_eagerly()
 
@@ -72,15 +72,32 @@ class Boundary:
 
         self._replace(torch.Tensor, name, wrapper)
 
-    def _wrap_function(self, module: Any, name: str, prepare: Callable[[torch.Tensor], None] = _C.expose) -> None:
+    def _wrap_alias_question(self) -> None:
+        """Whether two tensors share memory is found out by their pointers: both are there meanwhile."""
+        original: Callable[[torch.Tensor, torch.Tensor], bool] = torch._C._is_alias_of  # type: ignore[attr-defined]
+
+        @functools.wraps(original)
+        def wrapper(first: torch.Tensor, second: torch.Tensor) -> bool:
+            _C.pin(first)
+            try:
+                _C.pin(second)
+                try:
+                    return original(first, second)
+                finally:
+                    _C.unpin(second)
+            finally:
+                _C.unpin(first)
+
+        self._replace(torch._C, "_is_alias_of", wrapper)
+
+    def _wrap_function(self, module: Any, name: str) -> None:
         original = getattr(module, name)
 
         @functools.wraps(original)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            for argument in args:
-                if isinstance(argument, torch.Tensor):
-                    prepare(argument)
-            return original(*args, **kwargs)
+        def wrapper(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            if isinstance(tensor, torch.Tensor):
+                _C.expose(tensor)
+            return original(tensor, *args, **kwargs)
 
         self._replace(module, name, wrapper)
 
