@@ -7,6 +7,9 @@ from typing import Any
 from hunt import compare
 from hunt.program import Program
 
+PLAIN_RUNS = 5
+"""More of them, where a budget seems to make a difference: do they agree among themselves?"""
+
 
 def attempt(text: str, settings: list[dict[str, Any]]) -> dict[str, Any]:
     """status: same, different (what, at: which settings, raised: by each step, plainly), or unstable: two plain runs differ."""
@@ -34,7 +37,7 @@ def _attempt(program: Program, settings: list[dict[str, Any]]) -> dict[str, Any]
             break
     if not what:
         return {"status": "same", "no room": no_room, "features": sorted(features)}
-    again = compare.difference(expected, dict(compare.plain(program), messages=[]))
-    if again:
-        return {"status": "unstable", "what": again}
+    for _ in range(PLAIN_RUNS):
+        if again := compare.difference(expected, dict(compare.plain(program), messages=[])):
+            return {"status": "unstable", "what": again}
     return {"status": "different", "what": what, "at": at, "raised": expected["raised"]}

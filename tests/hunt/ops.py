@@ -93,7 +93,7 @@ COMPUTE = {
     "nonzero": "vec(x).nonzero()",
     "masked_select": "x.masked_select(x > 0)",
     "bincount": "torch.bincount(index(x, 9))",
-    "median": "flt(x).median(-1)[k % 2]",
+    "median": "flt(x).contiguous().median(-1)[k % 2]",  # of an expanded tensor, plain PyTorch reads what lies behind it
     "histc": "torch.histc(vec(f32(x)).nan_to_num(), 8, -1, 1)",
     "any": "(x > k).any(-1)",
     "prod": "vec(f32(x), 9).tanh().prod()",
@@ -290,7 +290,7 @@ IN_PLACE = {
     "conj_": "torch.conj_physical_(x)",
     "as_strided_": "x.as_strided_((min(span(x), 4),), (1,))",
     "resize_down": "x.resize_((span(x) + 1) // 2)",
-    "resize_up": "z.resize_(x.numel() + 64).fill_(k)",
+    "resize_up": "resizable(z) and z.resize_(x.numel() + 64).fill_(k)",
     "set_": "z.set_(x.detach())",
     "set_view": "z.set_(x.detach()[x.shape[0] // 2 :])",
     "data_set": "z.data = x.detach().clone()",

@@ -30,7 +30,7 @@ NUMBERS = 16
 
 _NAMES = {
     name: getattr(shapes, name)
-    for name in ("flt", "f32", "fit", "mat", "vec", "span", "square", "index", "distinct", "out")
+    for name in ("flt", "f32", "fit", "mat", "vec", "span", "square", "index", "distinct", "out", "resizable")
 }
 _SCOPE = {"torch": torch, "F": F, "copy": copy, "pickle": pickle, **_NAMES}
 

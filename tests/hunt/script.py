@@ -15,7 +15,7 @@ from hunt.blocks import BLOCKS, on_thread
 from hunt.program import SIZES, Interpreter, Program
 from hunt.scenes import *  # noqa: F403
 from hunt.scenes import Machine
-from hunt.shapes import distinct, f32, fit, flt, index, mat, out, span, square, vec
+from hunt.shapes import distinct, f32, fit, flt, index, mat, out, resizable, span, square, vec
 
 __all__ = [name for name in dir() if not name.startswith("_") and name != "comparing"] + ["compare"]
 

@@ -16,7 +16,7 @@ from hunt.plant import STEP
 from hunt.program import Program, random_program, script
 from hunt.shrink import shrink
 
-SAMPLE = range(200)
+SAMPLE = range(300)
 """Seeds of the programs that each test run tries."""
 
 
