@@ -28,8 +28,10 @@ def serve(connection: Connection, errors: str, planted: str) -> None:
     with open(errors, "wb", buffering=0) as file:
         os.dup2(file.fileno(), 2)
     faulthandler.enable(sys.stderr)
+    import coop.errors
     from hunt.attempt import attempt
 
+    coop.errors.program_needs = lambda numbers: 0  # the guess looks at every object; tests/tips hunts it
     if planted:
         from hunt.plant import plant
 

@@ -25,7 +25,7 @@ from hunt.mutate import mutate
 from hunt.program import Program, random_program, script
 from hunt.shrink import shrink
 
-BUDGETS = 2
+BUDGETS = 1
 """For each program."""
 SHRUNK = 3
 """Findings of one kind that are made small; the rest are only kept."""

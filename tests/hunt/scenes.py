@@ -22,7 +22,7 @@ class Machine:
     """What a program works on."""
 
     def __init__(self, rows: int, columns: int, seed: int, memory: Any = None) -> None:
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed keeps a traceback for devices that are not there
         self.memory = memory
         self.r = [torch.randn(rows, columns) for _ in range(REGISTERS)]
         self.w = [torch.randn(rows, columns, requires_grad=True) for _ in range(WEIGHTS)]
