@@ -15,7 +15,8 @@ namespace {
 using Name = std::string_view;
 constexpr Name kMaskedSum = "_unsafe_masked_index_put_accumulate";
 constexpr Name kScatter[] = {"index_put", "_index_put_impl", "_unsafe_index_put", "put", "index_copy", kMaskedSum};
-constexpr Name kNever[] = {"max_unpool2d", "max_unpool3d"};
+// _ctc_loss leaves a part of its second result unset: as many bytes as the shorter of its inputs lack.
+constexpr Name kNever[] = {"max_unpool2d", "max_unpool3d", "_ctc_loss"};
 constexpr Name kPivots = "linalg_lstsq";
 
 bool is_mask(const at::Tensor& index) { return index.scalar_type() == at::kBool || index.scalar_type() == at::kByte; }

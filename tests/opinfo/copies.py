@@ -17,7 +17,9 @@ class Copies:
     def __init__(self) -> None:
         self.leaves: list[torch.Tensor] = []
         self.tensors: list[torch.Tensor] = []
-        self._copied: dict[int, torch.Tensor] = {}
+        self._done: dict[int, torch.Tensor] = {}
+        self._wholes: dict[tuple[int, torch.dtype], torch.Tensor] = {}
+        """Of each storage: tensors that share memory have copies that share memory."""
 
     def of(self, tree: Any) -> Any:
         """The tree with tensors and generators replaced by copies; the same tensor gives the same copy."""
@@ -32,11 +34,11 @@ class Copies:
         return [leaf.grad for leaf in self.leaves]
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        if id(tensor) not in self._copied:
-            copy = self._differentiable(tensor) if tensor.requires_grad else _copied(tensor.detach())
-            self._copied[id(tensor)] = copy
+        if id(tensor) not in self._done:
+            copy = self._differentiable(tensor) if tensor.requires_grad else self._copied(tensor.detach())
+            self._done[id(tensor)] = copy
             self.tensors.append(copy)
-        return self._copied[id(tensor)]
+        return self._done[id(tensor)]
 
     def _differentiable(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.is_conj():
@@ -51,15 +53,18 @@ class Copies:
         self.leaves.append(leaf)
         return leaf.clone().as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
 
-
-def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    if is_exotic(tensor):
-        return tensor.clone()
-    if tensor.is_conj():
-        return _copied(tensor.conj()).conj()
-    if tensor.is_neg():
-        return torch._neg_view(_copied(torch._neg_view(tensor)))
-    return _bytes_of(tensor).clone().as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+    def _copied(self, tensor: torch.Tensor) -> torch.Tensor:
+        if is_exotic(tensor):
+            return tensor.clone()
+        if tensor.is_conj():
+            return self._copied(tensor.conj()).conj()
+        if tensor.is_neg():
+            return torch._neg_view(self._copied(torch._neg_view(tensor)))
+        key = tensor.untyped_storage()._cdata, tensor.dtype
+        whole = self._wholes.get(key)
+        if whole is None:
+            whole = self._wholes[key] = _bytes_of(tensor).clone()
+        return whole.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -70,9 +75,10 @@ def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def is_exotic(tensor: torch.Tensor) -> bool:
-    """No strides over a storage: sparse, nested, quantized, a subclass."""
+    """No strides over bytes: sparse, nested, quantized, a zero without memory, a subclass."""
     return (
         tensor.layout is not torch.strided
+        or tensor._is_zerotensor()
         or tensor.is_nested
         or tensor.is_quantized
         or type(tensor) not in (torch.Tensor, torch.nn.Parameter)

@@ -83,7 +83,15 @@ def samples(op: OpInfo, form: str, dtype: torch.dtype) -> list[SampleInput]:
             return _large(found)
         if form == "inplace":
             return [sample for sample in found if not sample.broadcasts_input]
-        return [sample.noncontiguous() for sample in found] if form == "strided" else list(found)
+        if form == "strided":
+            return [sample.noncontiguous() for sample in found if _all_strided(sample)]
+        return list(found)
+
+
+def _all_strided(sample: SampleInput) -> bool:
+    """Sparse tensors have no order that could be changed."""
+    tensors = [leaf for leaf in tree_leaves((sample.input, sample.args, sample.kwargs)) if isinstance(leaf, torch.Tensor)]
+    return all(tensor.layout is torch.strided for tensor in tensors)
 
 
 @contextlib.contextmanager
