@@ -174,8 +174,8 @@ PYBIND11_MODULE(_C, module) {
     if (storage_of(tensor)) without_gil("adopt", [&] { moved = scope.adopt(tensor); });
     return moved;
   });
-  module.def("pin", [](const at::Tensor& t) { with_storage(t, "pin", &Engine::pin); });
-  module.def("unpin", [](const at::Tensor& t) { with_storage(t, "unpin", &Engine::unpin); });
+  module.def("pin", [](const at::Tensor& t) { with_storage(t, "pin", &Engine::pin_held); });
+  module.def("unpin", [](const at::Tensor& t) { with_storage(t, "unpin", &Engine::unpin_held); });
   module.def("materialise", [](const at::Tensor& t) { with_storage(t, "materialise", &Engine::materialise); });
   module.def("commit", [](const at::Tensor& t) { with_storage(t, "commit", &Engine::commit); });
   module.def("expose", [](const at::Tensor& tensor) {

@@ -182,6 +182,7 @@ Storage* Engine::bind_foreign(Bytes bytes, void* handle) {
 void Engine::let_go(Storage& storage) {
   const Lock lock(mutex_);
   storage.held = false;
+  storage.pins -= std::exchange(storage.pinned, 0);
   got_cheaper(storage);
   storage.handle = nullptr;
   set_free(storage);
@@ -440,6 +441,21 @@ void Engine::unpin(Storage& storage) {
   if (!storage.pins) throw std::logic_error("unpin of a storage that is not pinned");
   --storage.pins;
   lineage_.reconsider(storage);
+}
+
+void Engine::pin_held(Storage& storage) {
+  pin(storage);
+  const Lock lock(mutex_);
+  ++storage.pinned;
+}
+
+void Engine::unpin_held(Storage& storage) {
+  {
+    const Lock lock(mutex_);
+    if (!storage.pinned) throw std::logic_error("unpin of a storage that is not pinned");
+    --storage.pinned;
+  }
+  unpin(storage);
 }
 
 void Engine::expose(Storage& storage) {

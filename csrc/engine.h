@@ -194,6 +194,9 @@ class Engine {
   void materialise(Storage& storage);
   void pin(Storage& storage);
   void unpin(Storage& storage);
+  // By the program: ends at the latest when it lets go of the storage.
+  void pin_held(Storage& storage);
+  void unpin_held(Storage& storage);
   // A pointer escapes: resident, committed, and never moved again while it lives. What was made from it is committed too.
   void expose(Storage& storage);
   // A source that only the lineage refers to.

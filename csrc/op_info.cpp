@@ -52,8 +52,11 @@ constexpr Name kAccumulates[] = {"detach", "clone", "add", "add_", "copy_", "new
 // Write to running statistics, whether their schema says so or not, if they train: see training_argument.
 constexpr Name kBatchNorm[] = {"native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update",
                                "batch_norm_update_stats"};
-// Leave some bytes of their results undefined: the padding of a table.
-constexpr Name kRagged[] = {"_ctc_loss"};
+// Leave some bytes of a result undefined: the padding of a table, scratch space within a workspace.
+constexpr struct {
+  Name op;
+  int result;
+} kRagged[] = {{"_ctc_loss", 1}, {"mkldnn_rnn_layer", 3}};
 
 }  // namespace
 
@@ -111,7 +114,9 @@ OpInfo::OpInfo(const c10::OperatorHandle& handle) : op(handle) {
   for (Name part : {"mm", "mv", "dot", "conv", "linear", "lstm", "rnn", "gru", "attention", "mkldnn", "tensordot"}) {
     multiplies = multiplies || base.find(part) != Name::npos;
   }
-  ragged = aten && any_of(base, kRagged);
+  for (const auto& [ragged, result] : kRagged) {
+    if (aten && base == ragged) ragged_result = result;
+  }
   if (aten) same_again = SameAgain(base, schema);
 
   if (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&

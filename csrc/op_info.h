@@ -47,7 +47,7 @@ struct OpInfo {
   bool points_to_all = false;  // composite: may hold a pointer to any tensor, not to integers only
   int statistics = 0;          // the index of the first of the two running statistics
   bool multiplies = false;     // its kernel may use oneDNN's precision of float32
-  bool ragged = false;         // leaves some bytes of its results undefined
+  int ragged_result = -1;      // that has bytes which are undefined
   SameAgain same_again;
   std::size_t returns = 0;
   double density = 0;  // measured, seconds per byte of output; moving average, 0: not known yet

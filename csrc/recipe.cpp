@@ -2,7 +2,6 @@
 #include "recipe.h"
 
 #include <ATen/Context.h>
-#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/GradMode.h>
@@ -73,7 +72,7 @@ void set_float32_precisions(const Float32Precisions& wanted) {
 
 Settings Settings::now(bool multiplies) {
   const at::Context& context = at::globalContext();
-  return {at::get_num_threads(),
+  return {Threads::now(),
           c10::GradMode::is_enabled(),
           context.userEnabledMkldnn(),
           context.deterministicAlgorithms(),
@@ -91,7 +90,7 @@ void Settings::apply() const {
   const Settings before = now(precision.has_value());
   if (*this == before) return;
   at::Context& context = at::globalContext();
-  if (threads != before.threads) at::set_num_threads(threads);
+  if (threads != before.threads) threads.apply();
   if (grad != before.grad) c10::GradMode::set_enabled(grad);
   if (mkldnn != before.mkldnn) context.setUserEnabledMkldnn(mkldnn);
   context.setDeterministicAlgorithms(deterministic, deterministic_warn_only);

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "op_info.h"
+#include "threads.h"
 #include "types.h"
 
 namespace coop {
@@ -39,7 +40,7 @@ using Float32Precisions = std::array<std::uint8_t, 3>;
 
 // Settings outside of the arguments that change which kernel runs or how it splits its work.
 struct Settings {
-  int threads = 1;
+  Threads threads;
   bool grad = true;
   bool mkldnn = true;
   bool deterministic = false;

@@ -40,7 +40,7 @@ std::size_t Engine::retire(Bytes spare) {
     if (block->storage && block->storage->pins) pinned.push_back(block->storage);
   }
   for (Storage* storage : pinned) {
-    storage->pins = 0;
+    storage->pins = storage->pinned = 0;
     lineage_.reconsider(*storage);
   }
   const auto evacuate_all = [&] {

@@ -9,14 +9,15 @@
 #include <algorithm>
 #include <vector>
 
+#include "threads.h"
+
 namespace coop {
 namespace {
 
 using Name = std::string_view;
 constexpr Name kMaskedSum = "_unsafe_masked_index_put_accumulate";
 constexpr Name kScatter[] = {"index_put", "_index_put_impl", "_unsafe_index_put", "put", "index_copy", kMaskedSum};
-// _ctc_loss leaves a part of its second result unset: as many bytes as the shorter of its inputs lack.
-constexpr Name kNever[] = {"max_unpool2d", "max_unpool3d", "_ctc_loss"};
+constexpr Name kNever[] = {"max_unpool2d", "max_unpool3d"};
 constexpr Name kPivots = "linalg_lstsq";
 
 bool is_mask(const at::Tensor& index) { return index.scalar_type() == at::kBool || index.scalar_type() == at::kByte; }
@@ -85,7 +86,7 @@ bool SameAgain::holds_in_doubt(const torch::jit::Stack& stack) const {
     const c10::IValue& driver = at(stack, driver_);
     return !driver.isNone() && driver.toStringRef() != "gelsy";
   }
-  if (at::globalContext().deterministicAlgorithms() || at::get_num_threads() == 1) return true;
+  if (at::globalContext().deterministicAlgorithms() || Threads::now().openmp == 1) return true;
   const at::Tensor& self = at(stack, 0).toTensor();
   const at::Tensor& values = at(stack, values_).toTensor();
   const bool adds = adds_ || (accumulate_ >= 0 && at(stack, accumulate_).toBool());

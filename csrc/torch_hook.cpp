@@ -289,6 +289,7 @@ class Call {
       }
     }
     if (record_) {
+      threads_ = Threads::now();
       if (operands_.shared && !take_snapshots()) {
         record_ = false;
       } else if (!target && operands_.largest <= options.tiny && !info_.random) {
@@ -633,6 +634,8 @@ class Call {
     Storage* target = operands_.written.size() == 1 ? operands_.written[0] : nullptr;
     // A kernel may have given an out= argument a new storage.
     if (target && !target->held && !target->foreign) record_ = false;
+    // The first kernel of a thread that asks for the number of threads sets it: with how many this one ran is not known.
+    if (record_ && Threads::now() != threads_) record_ = false;
     std::vector<ReturnPlace>& places = places_;
     places.clear();
     outputs_.clear();
@@ -656,7 +659,7 @@ class Call {
       if (!storage || storage->foreign) return;
       if (engine_.following()) made_.push_back(storage);
       if (info_.unset) storage->unset = true;
-      if (info_.ragged || tensor.nbytes() < storage->bytes) storage->ragged = true;
+      if (static_cast<int>(index) == info_.ragged_result || tensor.nbytes() < storage->bytes) storage->ragged = true;
       if (operands_.exotic) engine_.expose(*storage);  // may be part of something we cannot see into
       all += storage->bytes;
       // It may be about to fill what is empty.
@@ -724,6 +727,7 @@ class Call {
   std::unique_ptr<RandomState> random_;
   Storage* old_ = nullptr;
   Seconds cost_ = 0;
+  Threads threads_;  // before the op
   InPlace in_place_ = InPlace::no;
   bool record_ = false;
   bool entering_ = false;  // all that comes before is done

@@ -82,6 +82,7 @@ struct alignas(64) Storage {
   Seconds last_access = 0;   // on the engine's clock
   Seconds cost = 0;          // of its producer
   std::uint32_t pins = 0;    // must stay resident (but may be moved)
+  std::uint32_t pinned = 0;  // of these, the program's, which end with its tensor
   std::uint32_t locks = 0;   // a kernel, or somebody outside, knows its address: must stay where it is
   std::uint32_t wanted = 0;  // by ops that wait to be run again
   std::uint32_t missed = 0;  // by evicted storages that somebody needs: their number

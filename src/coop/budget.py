@@ -231,7 +231,8 @@ class Memory:
         return moved
 
     def pin(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Brings the tensor back and keeps it resident until `unpin` or the scope's end. Counted: pin twice, unpin twice."""
+        """Brings the tensor back and keeps it resident until `unpin`, the scope's end, or the end of its memory: if the program
+        lets go of it or makes it larger. Counted: pin twice, unpin twice."""
         self._require_open()
         _C.pin(tensor)
         return tensor

@@ -149,6 +149,18 @@ def test_pickle_and_share_memory_and_storage():
         assert v[7].item() == 35.0
 
 
+def test_pins_end_with_the_memory():
+    with coop.budget("64KiB") as memory:
+        for _ in range(10):  # what is pinned and dropped takes no room
+            memory.pin(torch.ones(4096) + 1)
+        x = memory.pin(torch.ones(2048) + 1)
+        x.resize_(4096).fill_(1)  # in other memory
+        with pytest.raises(RuntimeError, match="not pinned"):
+            memory.unpin(x)
+        memory.pin(x)
+        memory.unpin(x)
+
+
 def test_pin_and_commit():
     with coop.budget(ROOM) as memory:
         pinned, committed = torch.randn(256, 256).exp(), torch.randn(256, 256).exp()

@@ -1,5 +1,7 @@
 """An op that would not give the same bits again is not run again."""
 
+import threading
+
 import pytest
 import torch
 
@@ -92,6 +94,39 @@ def test_settings_that_choose_kernels_are_as_they_were():
     finally:
         torch.set_float32_matmul_precision("highest")
     assert_same(expected, actual)
+
+
+def test_kernels_of_a_new_thread_use_as_many_threads_as_plainly():
+    """On a new thread, PyTorch sets the number of threads when it first asks for it. Products of matrices do not ask."""
+
+    def program():
+        x, w = torch.randn(7, 333), torch.randn(333, 9)
+        made = []
+
+        def work():
+            made.append(x.tanh() @ w)
+            made.append(made[0].sigmoid() @ made[0].t())
+            made.append(torch.randn(1 << 16).exp().sum())  # asks
+            made.append(x.tanh() @ w)
+
+        for _ in range(2):
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+        return made + [one + 1 for one in made]  # made again on this thread
+
+    before = torch.get_num_threads()
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            expected = program_with_seed(program)
+            for settings in ({}, {"checks": 3, "tiny": 0}):
+                with coop.budget("64MiB", **settings) as memory:
+                    assert_same(expected, program_with_seed(program), f"{count} threads, {settings}")
+                assert not settings or memory.stats().recompute_seconds > 0
+                assert torch.get_num_threads() == count
+    finally:
+        torch.set_num_threads(before)
 
 
 def program_with_seed(program):

@@ -102,5 +102,6 @@ class Child:
     def _last_words(self) -> str:
         with open(self.errors.name, errors="replace") as file:
             lines = [line.strip() for line in file if line.strip()]
-        said = [line for line in lines if "what():" in line or "rror" in line or line.startswith("File ")]
-        return " / ".join((said or lines)[:5])[:800]
+        told = [line for line in lines if "what():" in line or "rror" in line or line.startswith("File ")]
+        said = told or lines
+        return " / ".join(said[:5] + said[max(5, len(said) - 3) :])[:1600]

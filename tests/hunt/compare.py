@@ -11,6 +11,7 @@ import coop
 from coop.policies import POLICIES
 from hunt.features import Features
 from hunt.program import Interpreter, OutOfRoom, Program, Watch
+from hunt.scenes import unpin
 
 Settings = dict[str, Any]
 TRIES = 7
@@ -92,8 +93,8 @@ def managed(program: Program, memory: coop.Memory, watch: Watch | None = None) -
         try:
             with memory:
                 run = Interpreter(program, memory, watch).run()
-                for tensor in run.machine.pinned:
-                    memory.unpin(tensor)
+                while run.machine.pinned:
+                    unpin(run.machine, 0, 0, 0, 0)
                 state = torch.get_rng_state()
         except UserWarning as error:
             raise OutOfRoom(str(error)) from None

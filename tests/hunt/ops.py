@@ -214,7 +214,7 @@ VIEWS = {
     "real": "x.real",
     "imag": "x.imag if x.is_complex() else x[::2]",
     "conj": "x.conj()",
-    "neg_view": "torch._neg_view(x)",
+    "neg_view": "torch._neg_view(flt(x))",
     "alias": "torch.ops.aten.alias(x)",
     "strided": "x.as_strided((min(span(x), 8),), (1,), x.storage_offset())",
     "overlap": "x.as_strided((3, min(x.shape[-1], 5)), (1, x.stride(-1)), x.storage_offset()) if x.shape[-1] > 8 and x.stride(-1) else x",

@@ -6,6 +6,7 @@ A scene gets the machine, three register numbers and a number.
 import copy
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -275,8 +276,9 @@ def pin(m: Machine, a: int, b: int, c: int, k: int) -> None:
 
 
 def unpin(m: Machine, a: int, b: int, c: int, k: int) -> None:
-    if m.memory is not None and m.pinned:
-        m.memory.unpin(m.pinned.pop())
+    if m.pinned:
+        with suppress(RuntimeError):  # a pin ends with the memory, and a resize may have given it other memory
+            m.memory.unpin(m.pinned.pop())
 
 
 def materialise(m: Machine, a: int, b: int, c: int, k: int) -> None:

@@ -15,12 +15,13 @@ from opinfo.operators import backward, detached
 from same import Program
 
 MODULES: dict[str, ModuleInfo] = {module.name: module for module in module_db}
+MODULE_FORMS = ("training", "evaluation")
 
 
 def module_cases() -> Iterator[Case]:
     for name, module in MODULES.items():
         for dtype in chosen_dtypes(module.supported_dtypes("cpu")):
-            for form in ("training", "evaluation"):
+            for form in MODULE_FORMS:
                 yield Case("module", name, str(dtype).removeprefix("torch."), form)
 
 

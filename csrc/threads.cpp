@@ -1,0 +1,25 @@
+// Both libraries keep the count for each thread; the names are those of their C interfaces. Where PyTorch was built without one of them, there is nothing to keep.
+#include "threads.h"
+
+extern "C" {
+[[gnu::weak]] int omp_get_max_threads();
+[[gnu::weak]] void omp_set_num_threads(int);
+[[gnu::weak]] int MKL_Get_Max_Threads();
+[[gnu::weak]] int MKL_Set_Num_Threads_Local(int);
+}
+
+namespace coop {
+
+Threads Threads::now() {
+  Threads threads;
+  if (omp_get_max_threads) threads.openmp = omp_get_max_threads();
+  if (MKL_Get_Max_Threads) threads.mkl = MKL_Get_Max_Threads();
+  return threads;
+}
+
+void Threads::apply() const {
+  if (omp_set_num_threads) omp_set_num_threads(openmp);
+  if (MKL_Set_Num_Threads_Local) MKL_Set_Num_Threads_Local(mkl);
+}
+
+}  // namespace coop
