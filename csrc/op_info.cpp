@@ -52,6 +52,11 @@ constexpr Name kAccumulates[] = {"detach", "clone", "add", "add_", "copy_", "new
 // Write to running statistics, whether their schema says so or not, if they train: see training_argument.
 constexpr Name kBatchNorm[] = {"native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update",
                                "batch_norm_update_stats"};
+// Write to an argument, which their schema does not say.
+constexpr struct {
+  Name op;
+  const char* argument;
+} kHiddenWrites[] = {{"mkldnn_rnn_layer_backward", "workspace"}};
 // Leave some bytes of a result undefined: the padding of a table, scratch space within a workspace.
 constexpr struct {
   Name op;
@@ -113,6 +118,11 @@ OpInfo::OpInfo(const c10::OperatorHandle& handle) : op(handle) {
   }
   for (Name part : {"mm", "mv", "dot", "conv", "linear", "lstm", "rnn", "gru", "attention", "mkldnn", "tensordot"}) {
     multiplies = multiplies || base.find(part) != Name::npos;
+  }
+  for (const auto& [writer, target] : kHiddenWrites) {
+    if (!aten || base != writer || argument(target) < 0) continue;
+    arguments[static_cast<std::size_t>(argument(target))].written = true;
+    replayable = false;
   }
   for (const auto& [ragged, result] : kRagged) {
     if (aten && base == ragged) ragged_result = result;

@@ -27,6 +27,8 @@ from hunt.shrink import shrink
 
 BUDGETS = 1
 """For each program."""
+RENEW = 500
+"""Programs after which the child is a new one: cycles that go through autograd are never freed, and their scopes neither."""
 SHRUNK = 3
 """Findings of one kind that are made small; the rest are only kept."""
 
@@ -72,6 +74,8 @@ class Machine:
         """Tries one more program. Returns a finding, as a script."""
         state = self.state
         program, settings = self.case(state.programs)
+        if state.programs % RENEW == 0:
+            self.child.stop()
         answer = self.child.attempt((program.dump(), settings))
         state.programs += 1
         state.steps += len(program.steps)

@@ -162,10 +162,10 @@ def custom(m: Machine, a: int, b: int, c: int, k: int) -> None:
 
 
 def checkpointed(m: Machine, a: int, b: int, c: int, k: int) -> None:
-    x = f32(m.r[a])
+    x, w = f32(m.r[a]), m.w[k % WEIGHTS]  # not m: autograd would hold it, and it holds the result
 
     def part(v: torch.Tensor) -> torch.Tensor:
-        return F.dropout((v * fit(m.w[k % WEIGHTS], v)).tanh(), 0.2)
+        return F.dropout((v * fit(w, v)).tanh(), 0.2)
 
     m.put(c, checkpoint(part, x, use_reentrant=bool(k & 4)))
 

@@ -90,13 +90,14 @@ class Leaves(TorchDispatchMode):
         second = func(*second_arguments[0], **second_arguments[1])
         torch.set_rng_state(random)
         result = func(*args, **kwargs)
+        after = detached((args, kwargs))  # parameters are tensors too
         if alert:
             self._found(func, "not deterministic", "PyTorch's alert", kept)
         elif not _unset(func) and (
-            what := difference((_defined(func, result), args, kwargs), (_defined(func, second), *second_arguments))
+            what := difference((_defined(func, detached(result)), after), (_defined(func, second), second_arguments))
         ):
             self._found(func, "not deterministic", what, kept)
-        for name in _hidden_writes(func, kept, (args, kwargs)):
+        for name in _hidden_writes(func, kept, after):
             self._found(func, "hidden write", name, kept)
         return result
 

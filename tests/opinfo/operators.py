@@ -90,7 +90,9 @@ def samples(op: OpInfo, form: str, dtype: torch.dtype) -> list[SampleInput]:
 
 def _all_strided(sample: SampleInput) -> bool:
     """Sparse tensors have no order that could be changed."""
-    tensors = [leaf for leaf in tree_leaves((sample.input, sample.args, sample.kwargs)) if isinstance(leaf, torch.Tensor)]
+    tensors = [
+        leaf for leaf in tree_leaves((sample.input, sample.args, sample.kwargs)) if isinstance(leaf, torch.Tensor)
+    ]
     return all(tensor.layout is torch.strided for tensor in tensors)
 
 
