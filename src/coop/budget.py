@@ -19,6 +19,7 @@ import torch
 
 from coop import _C, errors  # noqa: F401  errors registers the exception
 from coop.boundary import Boundary
+from coop.interrupts import deferred
 from coop.plan.file import read
 from coop.plan.follow import planned, refuse_unless_for
 from coop.plan.plan import Plan
@@ -160,6 +161,16 @@ class Memory:
                 "a coop budget is already in force; budgets do not nest, and there is one for each process"
             )
         try:
+            with deferred():
+                self._open()
+        except BaseException:
+            if self._state == "open":
+                self._close()
+            raise
+        return self
+
+    def _open(self) -> None:
+        try:
             _C.open(self._options, self._events)
         except MemoryError:
             raise MemoryError(
@@ -167,38 +178,43 @@ class Memory:
                 "Tip: look at `ulimit -v` and at vm.overcommit_memory"
             ) from None
         self._state, self._thread = "open", threading.get_ident()
-        try:
-            if self._tier is not None:
-                self._tier.open()
-            elif self._plan is not None:
-                _C.swap_to_file(tempfile.gettempdir(), 0, False)
-            if self._plan is not None:
-                _C.follow(self._plan)
-            self._boundary.install()
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
-        return self
+        if self._tier is not None:
+            self._tier.open()
+        elif self._plan is not None:
+            _C.swap_to_file(tempfile.gettempdir(), 0, False)
+        if self._plan is not None:
+            _C.follow(self._plan)
+        self._boundary.install()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._state != "open":
-            raise RuntimeError(
-                "this budget's scope is not open" if self._state == "new" else "this budget's scope has ended"
-            )
-        if threading.get_ident() != self._thread:
-            raise RuntimeError("a budget's scope must be left on the thread that entered it")
-        self._final = self.stats()
-        self._state = "closed"
-        self._boundary.remove()
-        lost = _C.close()
+        try:
+            lost = self._close()
+        except KeyboardInterrupt:
+            if self._state == "open":  # it came before it could be deferred
+                self._close()
+            raise
         if lost and kind is None:
             warnings.warn(
                 f"{lost} tensors were evicted when the budget's scope ended, and there was no room to bring them back, or what "
                 "was swapped out is lost: reading them is an error now",
                 stacklevel=2,
             )
+
+    def _close(self) -> int:
+        """Returns how many tensors are lost."""
+        if self._state != "open":
+            raise RuntimeError(
+                "this budget's scope is not open" if self._state == "new" else "this budget's scope has ended"
+            )
+        if threading.get_ident() != self._thread:
+            raise RuntimeError("a budget's scope must be left on the thread that entered it")
+        with deferred():
+            self._final = self.stats()
+            self._state = "closed"
+            self._boundary.remove()
+            return _C.close()
 
     def stats(self) -> Stats:
         """What has happened so far; after the scope has ended, what happened in it."""
