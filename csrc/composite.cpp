@@ -4,6 +4,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -78,18 +79,32 @@ CompositeCall::CompositeCall(Scope& scope, bool points_to_all)
 
 CompositeCall::~CompositeCall() {
   innermost = outer_;
-  if (held_.empty()) return;
+  if (held_.empty() && empty_.empty()) return;
   const Turn turn;
   engine_.leave(held_);
+  engine_.leave(empty_);
 }
 
 CompositeCall* CompositeCall::current() { return innermost; }
 
-void CompositeCall::hold(Storage& storage) {
+void CompositeCall::hold(Storage& storage) { hold_in(held_, storage); }
+void CompositeCall::hold_empty(Storage& storage) { hold_in(empty_, storage); }
+
+void CompositeCall::hold_in(std::vector<Storage*>& list, Storage& storage) {
   Storage* const one = &storage;
-  held_.reserve(held_.size() + 1);
+  list.reserve(list.size() + 1);
   engine_.hold(std::span(&one, 1));
-  held_.push_back(&storage);
+  list.push_back(&storage);
+}
+
+void CompositeCall::filled(Storage& storage) {
+  for (CompositeCall* call = this; call; call = call->outer_) {
+    const auto found = std::find(call->empty_.begin(), call->empty_.end(), &storage);
+    if (found == call->empty_.end()) continue;
+    call->empty_.erase(found);
+    Storage* const one = &storage;
+    engine_.leave(std::span(&one, 1));
+  }
 }
 
 void watch_composite_calls() {

@@ -37,14 +37,20 @@ class CompositeCall {
   }
   // In its turn. Brings the storage back if it has left.
   void hold(Storage& storage);
+  // The same for one that is empty: its code may be about to fill it.
+  void hold_empty(Storage& storage);
+  // An operator has: if this or an outer call holds it for being empty, it does no longer.
+  void filled(Storage& storage);
 
  private:
+  void hold_in(std::vector<Storage*>& list, Storage& storage);
+
   CompositeCall* const outer_;
   const Scope::Guest guest_;
   Engine& engine_;
   const bool points_to_all_;
   const c10::impl::ExcludeDispatchKeyGuard inner_calls_are_unseen_{kCompositeKey};
-  std::vector<Storage*> held_;
+  std::vector<Storage*> held_, empty_;
 };
 
 // From now on, calls of all composite operators that are known are seen on managed threads. May be called again, when

@@ -282,7 +282,7 @@ class Call {
               !engine_.too_deep(operands_.storages);
     if (!options.in_place) {
       for (Storage* storage : operands_.written) {
-        if (!storage->producer || storage->locks > 1) continue;  // an op around this one may know its address
+        if (!has_to_be_copied(*storage)) continue;
         if (old_) engine_.reconsider(*std::exchange(old_, nullptr));
         copy_on_write(*storage);
         Scope::ignore_pointer(static_cast<c10::StorageImpl*>(storage->handle));  // the kernel will take it
@@ -572,6 +572,10 @@ class Call {
     leave();
   }
 
+  static bool has_to_be_copied(const Storage& storage) {
+    return storage.producer && storage.locks <= 1;  // an op around this one may know its address
+  }
+
   void copy_on_write(Storage& storage) {
     for (int tries = 0;; ++tries) {
       try {
@@ -579,7 +583,9 @@ class Call {
         return;
       } catch (Shortage& shortage) {
         if (tries == 2 || !engine_.options().rescue) {
-          shortage.enough = std::max(shortage.enough, engine_.enough_for(operands_.storages) + shortage.needed);
+          Bytes copies = 0;  // this one and those that come after it
+          for (const Storage* written : operands_.written) copies += has_to_be_copied(*written) ? written->bytes : 0;
+          shortage.enough = std::max(shortage.enough, engine_.enough_for(operands_.storages) + copies);
           throw;
         }
         rescue(tries == 0 ? &Engine::pack : &Engine::compact);
@@ -662,13 +668,19 @@ class Call {
       if (static_cast<int>(index) == info_.ragged_result || tensor.nbytes() < storage->bytes) storage->ragged = true;
       if (operands_.exotic) engine_.expose(*storage);  // may be part of something we cannot see into
       all += storage->bytes;
-      // It may be about to fill what is empty.
-      if (composite && (info_.unset || composite->points_to(tensor))) composite->hold(*storage);
+      if (composite && composite->points_to(tensor)) {
+        composite->hold(*storage);
+      } else if (composite && info_.unset) {
+        composite->hold_empty(*storage);
+      }
       if (storage->bytes <= engine_.options().tiny) return;  // not worth evicting
       outputs_.push_back(storage);
       places.push_back({static_cast<std::uint16_t>(index), static_cast<std::uint16_t>(element)});
       most = std::max(most, storage->bytes);
     });
+    if (composite) {
+      for (Storage* storage : operands_.written) composite->filled(*storage);
+    }
     if (exotic_result) {
       for (std::size_t i = 0; i < operands_.storages.size(); ++i) {
         if (!operands_.storages[i]->foreign) engine_.expose(*operands_.storages[i]);
