@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from coop import _C
+
 _BACKWARD = 3.0
 """Times as much as an op of the forward pass needs, an op of the backward pass needs with what it is made from."""
 _GROWTH = 2.0
@@ -31,12 +33,13 @@ def program_needs(numbers: Mapping[str, Any]) -> int:
             tensors = [p for p in group["params"] if p.requires_grad]
             sizes = [p.nbytes for p in tensors]
             states = _states(group)
-            present = [_state_bytes(optimizer.state.get(p)) for p in tensors]
-            trained = trained or any(present)
+            made = [_made(optimizer.state.get(p)) for p in tensors]
+            trained = trained or any(made)
             parameters += sum(sizes)
             small += (2 + states) * sum(size for size in sizes if size < _SMALL)
-            to_come += sum(p.nbytes for p in tensors if p.grad is None)
-            to_come += sum(max(0, states * size - had) for size, had in zip(sizes, present, strict=True))
+            to_come += sum(p.nbytes for p in tensors if p.grad is None or not _is_source(p.grad))
+            had = [sum(tensor.nbytes for tensor in tensors if _is_source(tensor)) for tensors in made]
+            to_come += sum(max(0, states * size - bytes_) for size, bytes_ in zip(sizes, had, strict=True))
             together = max(together, _together(group, sizes, states, numbers["swaps"]))
     working = max(numbers["working"], numbers["enough"] - numbers["sources"])
     working *= _MARGIN if trained else _BACKWARD if parameters else _GROWTH
@@ -65,8 +68,13 @@ def _states(group: Mapping[str, Any]) -> int:
     return int(bool(group.get("momentum")) or "lr_decay" in group or "rho" in group)
 
 
-def _state_bytes(state: Mapping[str, Any] | None) -> int:
-    return sum(value.nbytes for value in (state or {}).values() if isinstance(value, torch.Tensor) and value.dim())
+def _made(state: Mapping[str, Any] | None) -> list[torch.Tensor]:
+    return [value for value in (state or {}).values() if isinstance(value, torch.Tensor) and value.dim()]
+
+
+def _is_source(tensor: torch.Tensor) -> bool:
+    """Zeros that are to become a moment are not yet: they are cheap to make again, and take no room before they are written."""
+    return tensor.layout is torch.strided and _C.state(tensor) in ("source", "exposed")
 
 
 def _together(group: Mapping[str, Any], sizes: list[int], states: int, swaps: bool) -> int:
