@@ -327,19 +327,26 @@ bool Engine::too_deep(std::span<Storage* const> inputs) const {
   return false;
 }
 
-void Engine::before_overwrite(Storage& storage) {
-  if (!storage.source() || storage.uses == 0) return;
-  Reserve::require();
-  Lock lock(mutex_);
-  settle(storage, lock);
+void Engine::before_overwrite(std::span<Storage* const> storages) {
+  // What depends on one of them may be another of them, and is a source from then on.
+  for (bool again = true; again;) {
+    again = false;
+    for (Storage* storage : storages) {
+      if (!storage->source() || storage->uses == 0) continue;
+      Reserve::require();
+      Lock lock(mutex_);
+      again = settle(*storage, lock) || again;
+    }
+    again = again && storages.size() > 1;
+  }
 }
 
 // Nothing is swept here: the driver is about to enter an op, and one of its operands may be a foreign storage that only
-// dead records read. What dead records would need does not matter.
-void Engine::settle(Storage& source, Lock& lock) {
+// dead records read. What dead records would need does not matter. Returns whether there was anything to do.
+bool Engine::settle(Storage& source, Lock& lock) {
   std::vector<Storage*> dependents;
   lineage_.held_dependents(source, dependents);
-  if (dependents.empty()) return;
+  if (dependents.empty()) return false;
   const auto reconsider_all = [&] {  // some may have been let go meanwhile
     for (Storage* dependent : dependents) lineage_.reconsider(*dependent);
   };
@@ -356,6 +363,7 @@ void Engine::settle(Storage& source, Lock& lock) {
     lineage_.held_dependents(source, dependents);
     if (!dependents.empty()) throw std::logic_error("rule 5: a source that is still needed would be overwritten");
   }
+  return true;
 }
 
 Storage* Engine::copy_on_write(Storage& storage) {

@@ -182,8 +182,8 @@ class Engine {
               InPlace in_place = InPlace::no);
   // Whether the lineage behind an op that reads these would be longer than is good for anybody.
   bool too_deep(std::span<Storage* const> inputs) const;
-  // To be called before a storage is overwritten, before its op is entered. Rule 5.
-  void before_overwrite(Storage& storage);
+  // To be called before an op overwrites these, before it is entered. Rule 5.
+  void before_overwrite(std::span<Storage* const> storages);
   // Without recomputable in-place: the storage moves to a copy, and the old version stays behind and is returned.
   Storage* copy_on_write(Storage& storage);
   // A recomputable storage has been overwritten. Returns the old version: evicted unless copied, it keeps the recipe
@@ -294,7 +294,7 @@ class Engine {
   Block* release_block(Storage& storage);
   void forget(Storage& storage);
   void commit_resident(Storage& storage);
-  void settle(Storage& source, Lock& lock);
+  bool settle(Storage& source, Lock& lock);
   std::size_t settle_if_cheap(Storage& source, std::size_t most);
   std::size_t cut_if_long(Storage& storage);
   void pack_unlocked();

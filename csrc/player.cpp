@@ -175,7 +175,7 @@ void Player::run_op(const Instruction& op) {
     engine_->before_planned("");
     collect(op);
     try {
-      for (Storage* storage : written_) engine_->before_overwrite(*storage);
+      engine_->before_overwrite(written_);
       engine_->enter(operands_);
     } catch (const Shortage&) {
       for (Storage* storage : operands_) engine_->reconsider(*storage);

@@ -244,7 +244,7 @@ Bytes Scope::adopt(const at::Tensor& tensor) {
     return 0;
   }
   engine_->pin(*storage);
-  engine_->before_overwrite(*storage);
+  engine_->before_overwrite(std::span(&storage, 1));
   const Bytes bytes = impl->nbytes();
   Block* block = nullptr;
   try {

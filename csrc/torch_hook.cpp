@@ -193,8 +193,13 @@ class Call {
     try {
       engine_.before_planned(info_.name);
       collect();
-      for (Storage* storage : operands_.written) engine_.before_overwrite(*storage);
-      for (Storage* storage : operands_.statistics) engine_.before_overwrite(*storage);
+      if (operands_.statistics.empty()) {
+        engine_.before_overwrite(operands_.written);
+      } else {
+        std::vector<Storage*> all = operands_.written;
+        all.insert(all.end(), operands_.statistics.begin(), operands_.statistics.end());
+        engine_.before_overwrite(all);
+      }
       entering_ = true;
       enter();
     } catch (Shortage& shortage) {

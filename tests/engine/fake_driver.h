@@ -145,7 +145,7 @@ class FakeDriver final : public Driver {
     operands.erase(std::unique(operands.begin(), operands.end()), operands.end());
     prepared_ = operands;
     try {
-      if (call.target) engine_.before_overwrite(*call.target->storage);
+      if (call.target) engine_.before_overwrite(std::array{call.target->storage});
       enter(operands);
       if (call.target) engine_.overwriting(std::array{call.target->storage});
     } catch (...) {

@@ -268,8 +268,7 @@ class Step:
         written = self._storages([op.inputs[index] for index in op.writes])
         record = not (op.writes and self._reads_what_passes(op))  # as it is before what it writes to is settled
         try:
-            for storage in written:
-                self.engine.before_overwrite(storage)
+            self.engine.before_overwrite(written)
             self.engine.enter(operands)
         except ShortageError:
             for storage in operands:

@@ -229,14 +229,18 @@ class Engine:
     def too_deep(self, inputs: Iterable[Storage]) -> bool:
         return any(s.producer and s.producer.depth + 1 >= self.options.max_depth for s in inputs)
 
-    def before_overwrite(self, storage: Storage) -> None:
-        """Rule 5: whoever needs the old value of a source comes back and is committed."""
-        if storage.producer:
-            return
-        dependents, _ = self.lineage.held_dependents(storage)
+    def before_overwrite(self, storages: Sequence[Storage]) -> None:
+        """Rule 5: whoever needs the old value of a source comes back and is committed. It may be another of these."""
+        while [s for s in storages if not s.producer and self._settle(s)] and len(storages) > 1:
+            pass
+
+    def _settle(self, source: Storage) -> bool:
+        """Whether there was anything to do."""
+        dependents, _ = self.lineage.held_dependents(source)
         self._bring_back(dependents)
         for dependent in dependents:
             self.commit(dependent)
+        return bool(dependents)
 
     def split(self, storage: Storage) -> Storage:
         """It has been overwritten: the old version is evicted, and keeps the recipe and the consumers. The new one is a
