@@ -178,12 +178,14 @@ PYBIND11_MODULE(_C, module) {
   module.def("unpin", [](const at::Tensor& t) { with_storage(t, "unpin", &Engine::unpin_held); });
   module.def("materialise", [](const at::Tensor& t) { with_storage(t, "materialise", &Engine::materialise); });
   module.def("commit", [](const at::Tensor& t) { with_storage(t, "commit", &Engine::commit); });
-  module.def("expose", [](const at::Tensor& tensor) {
+  const auto expose = [](const at::Tensor& tensor, bool foreign_too) {
     const Scope::Use use;
     Scope* scope = use.scope();
     c10::StorageImpl* impl = storage_of(tensor);
-    if (scope && impl) without_gil("a pointer to a tensor", [&] { scope->expose(impl); });
-  });
+    if (scope && impl) without_gil("a pointer to a tensor", [&] { scope->expose(impl, foreign_too); });
+  };
+  module.def("expose", [expose](const at::Tensor& tensor) { expose(tensor, false); });
+  module.def("share", [expose](const at::Tensor& tensor) { expose(tensor, true); });
   module.def("state", &state);
   module.def("same_again_in_doubt", [](const std::string& name) {
     const std::size_t dot = name.find('.');

@@ -467,7 +467,13 @@ void Engine::unpin_held(Storage& storage) {
 }
 
 void Engine::expose(Storage& storage) {
-  if (storage.exposed) return;
+  if (storage.exposed || storage.open) return;
+  if (storage.foreign) {
+    Lock lock(mutex_);
+    settle(storage, lock);
+    storage.open = true;
+    return;
+  }
   commit(storage);
   Lock lock(mutex_);
   bring_back(storage, lock);

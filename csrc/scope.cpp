@@ -219,6 +219,7 @@ Storage* Scope::storage_of(c10::StorageImpl* impl) {
   Storage* storage = engine_->bind_foreign(impl->nbytes(), impl);
   storage->tracked = true;
   const std::lock_guard<std::mutex> lock(maps_mutex_);
+  storage->open = opened_.contains(impl);
   foreign_[impl] = {storage, c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(impl)};
   return storage;
 }
@@ -229,7 +230,7 @@ const void* Scope::data(const Storage& storage) const {
 }
 
 bool Scope::shared_outside(const Storage& storage) {
-  if (storage.exposed) return true;
+  if (storage.exposed || storage.open) return true;
   if (!storage.foreign) return false;
   const auto deleter = static_cast<c10::StorageImpl*>(storage.handle)->_mutable_data_ptr_no_checks().get_deleter();
   return deleter != &release_raw && deleter != &release_storage && deleter != system_allocator().raw_deleter();
@@ -280,10 +281,18 @@ Storage* Scope::snapshot(Storage& storage) {
   return copy;
 }
 
-void Scope::expose(c10::StorageImpl* impl) {
+void Scope::expose(c10::StorageImpl* impl, bool foreign_too) {
   const c10::DataPtr& pointer = impl->_mutable_data_ptr_no_checks();
   if (pointer.get_deleter() == &release_raw && contains(pointer.get())) storage_of(impl);
-  if (Storage* storage = known_storage_of(impl); storage && !storage->foreign) engine_->expose(*storage);
+  Storage* storage = known_storage_of(impl);
+  if (!storage || storage->foreign) {
+    if (!foreign_too) return;
+    // It may be forgotten and met again: the address stays known.
+    const std::lock_guard<std::mutex> lock(maps_mutex_);
+    std::erase_if(opened_, [](const auto& item) { return item.second.expired(); });
+    opened_.try_emplace(impl, c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(impl));
+  }
+  if (storage) engine_->expose(*storage);
 }
 
 void Scope::watch_pointer(c10::StorageImpl* impl) {

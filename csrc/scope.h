@@ -53,8 +53,9 @@ class Scope final : public Driver {
   Bytes adopt(const at::Tensor& tensor);
   // A source with the present bytes of one that others may write to; the same one as long as the bytes are the same.
   Storage* snapshot(Storage& storage);
-  // Takes a pointer access outside of any op into account: the storage is resident and stays where it is.
-  void expose(c10::StorageImpl* impl);
+  // Takes a pointer access outside of any op into account: the storage is resident and stays where it is. `foreign_too`: others
+  // share the memory and may write to it, also if it lies outside the arena.
+  void expose(c10::StorageImpl* impl, bool foreign_too);
 
   // An escaping pointer is noticed by the storage's materialiser. Kernels may take pointers: it is off while they run.
   static void watch_pointer(c10::StorageImpl* impl);
@@ -165,6 +166,8 @@ class Scope final : public Driver {
   std::atomic<int> guests_ = 0;
   std::mutex maps_mutex_;
   std::unordered_map<const c10::StorageImpl*, Foreign> foreign_;
+  // Foreign storages to which a pointer was taken. While the weak reference is here, no other has this address.
+  std::unordered_map<const c10::StorageImpl*, c10::weak_intrusive_ptr<c10::StorageImpl>> opened_;
   std::unordered_map<const Storage*, Storage*> snapshots_;  // bytes when last read, of what others may write to
   std::vector<c10::intrusive_ptr<c10::StorageImpl>> trash_;
   std::unique_ptr<OpTimes> op_times_;

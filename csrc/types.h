@@ -88,6 +88,7 @@ struct alignas(64) Storage {
   std::uint32_t missed = 0;  // by evicted storages that somebody needs: their number
   bool held = false;         // somebody outside the lineage refers to it
   bool foreign = false;      // its bytes lie outside the arena: always resident, never moved
+  bool open = false;         // foreign, and a pointer to it was taken: others may write to it
   bool exposed = false;      // locked for life: others know its address, and may write to it
   bool tracked = false;      // the driver wants to be told when it is gone
   bool charged = false;      // counted as an operand of the running op

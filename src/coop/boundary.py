@@ -25,7 +25,10 @@ import torch
 
 from coop import _C
 
-_EXPOSING = ["numpy", "data_ptr", "const_data_ptr", "untyped_storage", "__dlpack__"]
+_SHARING = ["numpy", "__dlpack__"]
+"""Others get the same memory, to write to: also if it lies outside the arena."""
+_EXPOSING = ["data_ptr", "const_data_ptr", "untyped_storage"]
+"""Programs ask for these to compare and to save: where memory outside the arena is concerned, that is left alone."""
 _READING = ["tolist"]
 
 
@@ -36,6 +39,8 @@ class Boundary:
         self._undo: list[Callable[[], None]] = []
 
     def install(self) -> None:
+        for name in _SHARING:
+            self._wrap_method(name, _C.share)
         for name in _EXPOSING:
             self._wrap_method(name, _C.expose)
         for name in _READING:
@@ -96,7 +101,7 @@ class Boundary:
         @functools.wraps(original)
         def wrapper(tensor: Any, *args: Any, **kwargs: Any) -> Any:
             if isinstance(tensor, torch.Tensor):
-                _C.expose(tensor)
+                _C.share(tensor)
             return original(tensor, *args, **kwargs)
 
         self._replace(module, name, wrapper)

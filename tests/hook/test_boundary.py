@@ -1,5 +1,6 @@
 """Pointers that leave PyTorch never dangle, and what is written through them is never lost."""
 
+import copy
 import pickle
 
 import numpy as np
@@ -147,6 +148,27 @@ def test_pickle_and_share_memory_and_storage():
         assert v.untyped_storage().nbytes() == 65536 * 4
         pressure()
         assert v[7].item() == 35.0
+
+
+@pytest.mark.parametrize("made", ["before the scope", "by copying a storage"])
+def test_array_of_a_tensor_outside_the_arena(made):
+    """What was computed from it stays as it was when the program writes to the array, and each op has read what was there."""
+    x = torch.ones(1000)
+
+    def program(memory):
+        t = x.clone() if memory is None else x
+        if made == "by copying a storage":
+            t = copy.deepcopy(t)
+        results = [t * 2, (t + 1).exp()]
+        array = t.numpy()
+        for value in range(3):
+            array[:] = value
+            results += [t * 3, t.sin()]
+        return [result.clone() for result in results]
+
+    expected = program(None)
+    with coop.budget("1MiB", checks=3, tiny=0) as memory:
+        assert_same(expected, program(memory))
 
 
 def test_pins_end_with_the_memory():
