@@ -29,7 +29,6 @@ _SHARING = ["numpy", "__dlpack__"]
 """Others get the same memory, to write to: also if it lies outside the arena."""
 _EXPOSING = ["data_ptr", "const_data_ptr", "untyped_storage"]
 """Programs ask for these to compare and to save: where memory outside the arena is concerned, that is left alone."""
-_READING = ["tolist"]
 
 
 class Boundary:
@@ -43,8 +42,7 @@ class Boundary:
             self._wrap_method(name, _C.share)
         for name in _EXPOSING:
             self._wrap_method(name, _C.expose)
-        for name in _READING:
-            self._wrap_method(name, _C.materialise)
+        self._wrap_tolist()
         for name in ("_to_dlpack", "_to_dlpack_versioned"):
             self._wrap_function(torch._C, name)
         self._wrap_function(torch.utils.dlpack, "to_dlpack")
@@ -76,6 +74,19 @@ class Boundary:
             return original(self, *args, **kwargs)
 
         self._replace(torch.Tensor, name, wrapper)
+
+    def _wrap_tolist(self) -> None:
+        """It reads past operators: what is only marked as negated or conjugated is made before, and then is there."""
+        original = torch.Tensor.tolist
+
+        @functools.wraps(original)
+        def wrapper(self: torch.Tensor) -> Any:
+            if type(self).__torch_dispatch__ is torch.Tensor.__torch_dispatch__:
+                self = self.resolve_conj().resolve_neg()
+                _C.materialise(self)
+            return original(self)
+
+        self._replace(torch.Tensor, "tolist", wrapper)
 
     def _wrap_alias_question(self) -> None:
         """Whether two tensors share memory is found out by their pointers: both are there meanwhile."""

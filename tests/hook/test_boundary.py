@@ -171,6 +171,14 @@ def test_array_of_a_tensor_outside_the_arena(made):
         assert_same(expected, program(memory))
 
 
+def test_lists_of_tensors_that_are_marked_only():
+    with coop.budget("1MiB", checks=3, tiny=0):
+        x = torch.ones(100) + 1
+        assert torch._neg_view(x).tolist() == [-2.0] * 100
+        assert torch.complex(x, x).conj().tolist() == [2 - 2j] * 100
+        assert x.conj().tolist() == [2.0] * 100
+
+
 def test_pins_end_with_the_memory():
     with coop.budget("64KiB") as memory:
         for _ in range(10):  # what is pinned and dropped takes no room
