@@ -55,7 +55,8 @@ def _optimizers() -> list[torch.optim.Optimizer]:
 
 def _with_subclasses(base: type) -> Iterator[type]:
     yield base
-    for derived in base.__subclasses__():
+    subclasses: list[type] = base.__subclasses__()
+    for derived in subclasses:
         yield from _with_subclasses(derived)
 
 
