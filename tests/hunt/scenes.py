@@ -271,8 +271,9 @@ def weight_data(m: Machine, a: int, b: int, c: int, k: int) -> None:
 
 
 def pin(m: Machine, a: int, b: int, c: int, k: int) -> None:
+    x = m.r[a].detach()  # plainly too: a mode counts it
     if m.memory is not None and len(m.pinned) < 2:
-        m.pinned.append(m.memory.pin(m.r[a].detach()))
+        m.pinned.append(m.memory.pin(x))
 
 
 def unpin(m: Machine, a: int, b: int, c: int, k: int) -> None:
