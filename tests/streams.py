@@ -52,7 +52,10 @@ def streams(files: list[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
                 (e.kind, e.storage, e.offset, e.bytes, repr(e.time), "" if e.kind == "search" else repr(e.value))
                 for e in played.events
             ]  # how long a search took is another number each time
-            yield f"{name}, {policy}, {ratio}{', swap' if swap else ''}", {"status": played.status, "chunks": digests(events)}
+            yield (
+                f"{name}, {policy}, {ratio}{', swap' if swap else ''}",
+                {"status": played.status, "chunks": digests(events)},
+            )
 
 
 def digests(events: list[Any]) -> list[str]:
@@ -81,7 +84,9 @@ def main() -> int:
         if old and new:
             pairs = itertools.zip_longest(old["chunks"], new["chunks"])
             at = next((i for i, (a, b) in enumerate(pairs) if a != b), 0)
-            print(f"{name}: {old['status']}, now {new['status']}; differs within {CHUNK} events after event {CHUNK * at}")
+            print(
+                f"{name}: {old['status']}, now {new['status']}; differs within {CHUNK} events after event {CHUNK * at}"
+            )
         else:
             print(f"{name}: only {'now' if new else 'before'}")
     print(f"{len(now):,} streams of about {events:,} events, {len(different)} of them different")
