@@ -16,8 +16,9 @@ from coop._version import __version__, check_torch
 check_torch()
 
 from coop import plan  # noqa: E402  the check comes first
-from coop.budget import Memory, Stats, budget, measure  # noqa: E402
+from coop.budget import Memory, budget, measure  # noqa: E402
 from coop.errors import OutOfBudget  # noqa: E402
+from coop.events import Event, Stats  # noqa: E402
 from coop.policies import POLICIES  # noqa: E402
 from coop.sizes import parse_bytes  # noqa: E402
 from coop.tiers import Disk  # noqa: E402
@@ -26,6 +27,7 @@ from coop.trace.recording import record  # noqa: E402
 __all__ = [
     "POLICIES",
     "Disk",
+    "Event",
     "Memory",
     "OutOfBudget",
     "Stats",

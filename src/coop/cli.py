@@ -25,13 +25,14 @@ from rich.console import Console
 from rich.table import Table
 
 from coop._version import __version__
-from coop.budget import Stats, budget, measure
+from coop.budget import budget, measure
 from coop.commands import Work, refuse
 from coop.commands.compare import compare
 from coop.commands.memory_map import memory_map
 from coop.commands.plan import plan as plan_command
 from coop.commands.simulate import simulate
 from coop.commands.trace import trace
+from coop.events import Stats
 from coop.policies import POLICIES
 from coop.run import run_script
 from coop.sizes import format_bytes

@@ -17,7 +17,8 @@ from collections.abc import Callable
 from importlib.machinery import SourceFileLoader
 from types import ModuleType
 
-from coop.budget import Memory, Stats
+from coop.budget import Memory
+from coop.events import Stats
 
 
 def run_script(path: str, source: bytes, arguments: list[str], memory: Memory, report: Callable[[Stats], None]) -> None:

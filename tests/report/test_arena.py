@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import coop
-from coop.budget import Event
+from coop.events import Event
 from coop.report.arena import Kind, history, threshold_of
 from coop.simulate import Player
 from step_traces import convolutions, transformer

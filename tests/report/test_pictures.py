@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from command import coop, refused
-from coop.budget import Event
+from coop.events import Event
 from coop.report import memory_map, networks
 from coop.report.arena import history
 from coop.report.points import Point

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+import reference
 from coop._C import CostModel, Placement
 from coop.policies import POLICIES
-from coop.simulate import Player, Simulation, reference
+from coop.simulate import Player, Simulation
 from coop.trace.trace import Op, Output, Release, Source, Trace
 from random_steps import random_trace, shrink
 

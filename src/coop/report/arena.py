@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from coop.budget import Event
+from coop.events import Event
 
 BINS = 96
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from coop.budget import Event
+from coop.events import Event
 from coop.report.arena import History, Kind, Mark, Span, history
 from coop.report.canvas import FORMATS, figure, save
 

@@ -8,7 +8,7 @@ import functools
 from typing import Any, NamedTuple
 
 from coop import _C
-from coop.budget import Event, Stats
+from coop.events import Event, Stats
 from coop.plan.follow import planned, refuse_unless_for
 from coop.plan.graph import from_trace
 from coop.plan.plan import Plan

@@ -4,35 +4,35 @@ It plays a trace as coop.simulate.Player does and yields the same events, the sa
 (csrc/) finds its answers with trees, caches, counters and bounds. Here each of them is found from scratch, by definition;
 on random traces the two agree event by event (tests/simulate/test_reference.py). Read it as the algorithm:
 
-The arena (reference_arena.py) is one address range, tiled by blocks: free, raw (handed out, not a storage yet) or holding a
+The arena (arena.py) is one address range, tiled by blocks: free, raw (handed out, not a storage yet) or holding a
 storage. A request takes the edge of a hole on its own side: the hole nearest that end of the arena, or with best fit the
 smallest. Sources, what is tiny, and dear results go to the low side, cheap results and gradients on their way to the high side.
 
-The lineage (reference_lineage.py) knows which op made which storage from which. What an op made can be evicted and made
+The lineage (lineage.py) knows which op made which storage from which. What an op made can be evicted and made
 again; a source cannot. A storage is forgotten when nobody outside and no recorded op needs it, an op when all it made is
 gone. In-place ops rename: the old version is an evicted storage with the old recipe, the new one keeps the place. Copy on
 write instead leaves the old version where it is and moves the new one.
 
-An op (this file: around it; reference_engine.py: inside) goes like this.
+An op (this file: around it; engine.py: inside) goes like this.
  1. Whoever needs the old value of a source that it writes to comes back and is committed: made a source.
  2. Its operands come back and are locked.
  3. Its outputs and its scratch ask for blocks. With no hole to serve it, a request makes room (4). With no room to be made, the
     op starts again after memory is packed, and once more after everything but its operands has left; unless it writes.
- 4. Making room: the policy (reference_policy.py) names a run of neighbouring blocks; what is evictable in it leaves, the rest
+ 4. Making room: the policy (policy.py) names a run of neighbouring blocks; what is evictable in it leaves, the rest
     slides to its low edge. Again, until the hole is large enough. What waiting ops will read is named only when nothing
     else is left. A policy without an answer falls back on Coop's window, with moves if the switch `rescue` is on.
  5. It is recorded, if it can run again and is worth it: not of a plain backward pass, not too deep, at most one storage
     written and that recomputable, from no source that passes. Outputs that are tiny stay sources.
- 6. The clock advances by its cost. Sources that nobody holds any more (reference_orphans.py) are given up if what hangs on
-    them is small and resident. What has too many ops behind it for its size (reference_trails.py) is committed. At most 16 records that lead nowhere are swept.
+ 6. The clock advances by its cost. Sources that nobody holds any more (orphans.py) are given up if what hangs on
+    them is small and resident. What has too many ops behind it for its size (trails.py) is committed. At most 16 records that lead nowhere are swept.
 
 When the program lets go of a recomputable storage that ops have read, it is evicted at once, or stays until its room is
 needed (`keep_dead`, while something held is evicted).
 
-Coming back (reference_walk.py) runs ops again, depth first, the hungriest input first, under pins.
+Coming back (walk.py) runs ops again, depth first, the hungriest input first, under pins.
 
-With a tier (reference_swap.py) a storage has a second way out: with its bytes, which are read in when it comes back. The cheaper
-way is the one that it takes; a source has only this one. What the last step did (reference_history.py) tells when each storage is
+With a tier (swap.py) a storage has a second way out: with its bytes, which are read in when it comes back. The cheaper
+way is the one that it takes; a source has only this one. What the last step did (history.py) tells when each storage is
 used next: that takes the place of staleness, and transfers run ahead of the program. The tier takes everything and loses nothing.
 
 Scores are double precision, and ties are common: among storages that cost nothing, and among equals. So rules name who
@@ -44,15 +44,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from coop._C import Options
-from coop.budget import Stats
+from coop.events import Stats
 from coop.policies import options_for
 from coop.simulate.player import THRASH, Simulation, overhead_of, speeds_of
-from coop.simulate.reference_arena import HIGH, LOW, Block
-from coop.simulate.reference_engine import Engine
-from coop.simulate.reference_lineage import Op as Recorded
-from coop.simulate.reference_lineage import Storage
-from coop.simulate.reference_walk import ShortageError
 from coop.trace.trace import FRESH, Hold, Op, Release, Source, Trace
+from reference.arena import HIGH, LOW, Block
+from reference.engine import Engine
+from reference.lineage import Op as Recorded
+from reference.lineage import Storage
+from reference.walk import ShortageError
 
 
 def play(

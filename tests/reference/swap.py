@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING
 
-from coop.simulate.reference_arena import FREE, LOW, RAW, Block
-from coop.simulate.reference_history import SHORTEST, History
-from coop.simulate.reference_lineage import Op, Storage
-from coop.simulate.reference_policy import choose, idle, stays
+from reference.arena import FREE, LOW, RAW, Block
+from reference.history import SHORTEST, History
+from reference.lineage import Op, Storage
+from reference.policy import choose, idle, stays
 
 if TYPE_CHECKING:
-    from coop.simulate.reference_engine import Engine
+    from reference.engine import Engine
 
 WEIGHT = 0.2
 """Of the last transfer, in the speed of its link."""

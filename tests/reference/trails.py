@@ -6,10 +6,10 @@ it is cut by committing a storage whose trail is too long for its size.
 
 from typing import TYPE_CHECKING
 
-from coop.simulate.reference_lineage import Storage
+from reference.lineage import Storage
 
 if TYPE_CHECKING:
-    from coop.simulate.reference_engine import Engine
+    from reference.engine import Engine
 
 RECORD = 1024
 """Bytes outside that a recorded op takes, about: a trail may take no more than its storage."""

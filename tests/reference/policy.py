@@ -10,8 +10,8 @@ from fractions import Fraction
 from math import inf
 
 from coop._C import Options
-from coop.simulate.reference_arena import FREE, LOW, Arena, Block
-from coop.simulate.reference_lineage import Lineage, Storage
+from reference.arena import FREE, LOW, Arena, Block
+from reference.lineage import Lineage, Storage
 
 SHORTEST = 1e-9
 """Seconds. Keeps scores finite."""

@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from coop._C import Options
-from coop.budget import Event
-from coop.simulate.reference_arena import FREE, LOW, RAW, USED, Arena, Block, Classes
-from coop.simulate.reference_lineage import Lineage, Op, Storage
-from coop.simulate.reference_orphans import Orphans
-from coop.simulate.reference_policy import Run, Scene, Terms, find_room, stays
-from coop.simulate.reference_swap import Swap
-from coop.simulate.reference_trails import Trails
-from coop.simulate.reference_walk import ShortageError, Walk
+from coop.events import Event
 from coop.trace.trace import Op as Instruction
+from reference.arena import FREE, LOW, RAW, USED, Arena, Block, Classes
+from reference.lineage import Lineage, Op, Storage
+from reference.orphans import Orphans
+from reference.policy import Run, Scene, Terms, find_room, stays
+from reference.swap import Swap
+from reference.trails import Trails
+from reference.walk import ShortageError, Walk
 
 PORTION = 16
 """Records swept with each op."""

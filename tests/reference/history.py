@@ -10,7 +10,7 @@ Not done here: the engine forgets what lies long before the cursor, in logs of m
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from coop.simulate.reference_lineage import Storage
+from reference.lineage import Storage
 
 SHORTEST = 1e-9
 """Seconds."""

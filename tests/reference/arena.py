@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from coop.simulate.reference_lineage import Storage
+    from reference.lineage import Storage
 
 LOW, HIGH = "low", "high"
 FREE, RAW, USED = "free", "raw", "used"

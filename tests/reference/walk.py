@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from coop.simulate.reference_lineage import Op, Storage
+from reference.lineage import Op, Storage
 
 if TYPE_CHECKING:
-    from coop.simulate.reference_engine import Engine
+    from reference.engine import Engine
 
 PATIENCE = 1.0
 """Seconds on the clock, with a recomputation that goes round in circles."""

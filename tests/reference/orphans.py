@@ -6,10 +6,10 @@ prediction is left. They cannot be evicted, so they must not pile up.
 
 from typing import TYPE_CHECKING
 
-from coop.simulate.reference_lineage import Storage
+from reference.lineage import Storage
 
 if TYPE_CHECKING:
-    from coop.simulate.reference_engine import Engine
+    from reference.engine import Engine
 
 PER_OP = 4
 """Ops that may be looked at with each op that runs."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from math import inf
 
 from coop._C import Options
-from coop.simulate.reference_arena import Block
 from coop.trace.trace import Op as Instruction
+from reference.arena import Block
 
 
 @dataclass(eq=False, slots=True)
