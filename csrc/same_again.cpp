@@ -86,7 +86,7 @@ bool SameAgain::holds_in_doubt(const torch::jit::Stack& stack) const {
     const c10::IValue& driver = at(stack, driver_);
     return !driver.isNone() && driver.toStringRef() != "gelsy";
   }
-  if (at::globalContext().deterministicAlgorithms() || Threads::now().openmp == 1) return true;
+  if (at::globalContext().deterministicAlgorithms() || Threads::of_openmp() == 1) return true;
   const at::Tensor& self = at(stack, 0).toTensor();
   const at::Tensor& values = at(stack, values_).toTensor();
   const bool adds = adds_ || (accumulate_ >= 0 && at(stack, accumulate_).toBool());

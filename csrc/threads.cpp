@@ -10,12 +10,9 @@ extern "C" {
 
 namespace coop {
 
-Threads Threads::now() {
-  Threads threads;
-  if (omp_get_max_threads) threads.openmp = omp_get_max_threads();
-  if (MKL_Get_Max_Threads) threads.mkl = MKL_Get_Max_Threads();
-  return threads;
-}
+int Threads::of_openmp() { return omp_get_max_threads ? omp_get_max_threads() : 1; }
+
+Threads Threads::now() { return {of_openmp(), MKL_Get_Max_Threads ? MKL_Get_Max_Threads() : 1}; }
 
 void Threads::apply() const {
   if (omp_set_num_threads) omp_set_num_threads(openmp);

@@ -9,6 +9,8 @@ struct Threads {
   int mkl = 1;
 
   static Threads now();
+  // OpenMP's alone, which is quick to ask for. Whoever sets PyTorch's number sets both.
+  static int of_openmp();
   void apply() const;
   bool operator==(const Threads&) const = default;
 };

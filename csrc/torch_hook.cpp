@@ -294,7 +294,7 @@ class Call {
       }
     }
     if (record_) {
-      threads_ = Threads::now();
+      threads_ = Threads::of_openmp();
       if (operands_.shared && !take_snapshots()) {
         record_ = false;
       } else if (!target && operands_.largest <= options.tiny && !info_.random) {
@@ -646,7 +646,7 @@ class Call {
     // A kernel may have given an out= argument a new storage.
     if (target && !target->held && !target->foreign) record_ = false;
     // The first kernel of a thread that asks for the number of threads sets it: with how many this one ran is not known.
-    if (record_ && Threads::now() != threads_) record_ = false;
+    if (record_ && Threads::of_openmp() != threads_) record_ = false;
     std::vector<ReturnPlace>& places = places_;
     places.clear();
     outputs_.clear();
@@ -744,7 +744,7 @@ class Call {
   std::unique_ptr<RandomState> random_;
   Storage* old_ = nullptr;
   Seconds cost_ = 0;
-  Threads threads_;  // before the op
+  int threads_ = 1;  // OpenMP's, before the op
   InPlace in_place_ = InPlace::no;
   bool record_ = false;
   bool entering_ = false;  // all that comes before is done
