@@ -2,7 +2,6 @@
 #include "same_again.h"
 
 #include <ATen/Context.h>
-#include <ATen/Parallel.h>
 #include <ATen/TensorIterator.h>
 #include <ATen/core/Tensor.h>
 

@@ -37,9 +37,9 @@ def program_needs(numbers: Mapping[str, Any]) -> int:
             trained = trained or any(made)
             parameters += sum(sizes)
             small += (2 + states) * sum(size for size in sizes if size < _SMALL)
-            to_come += sum(p.nbytes for p in tensors if p.grad is None or not _is_source(p.grad))
-            had = [sum(tensor.nbytes for tensor in tensors if _is_source(tensor)) for tensors in made]
-            to_come += sum(max(0, states * size - bytes_) for size, bytes_ in zip(sizes, had, strict=True))
+            to_come += sum(p.nbytes for p in tensors if p.grad is None or not _is_there_for_good(p.grad))
+            had = [sum(moment.nbytes for moment in moments if _is_there_for_good(moment)) for moments in made]
+            to_come += sum(max(0, states * size - there) for size, there in zip(sizes, had, strict=True))
             together = max(together, _together(group, sizes, states, numbers["swaps"]))
     working = max(numbers["working"], numbers["enough"] - numbers["sources"])
     working *= _MARGIN if trained else _BACKWARD if parameters else _GROWTH
@@ -48,7 +48,8 @@ def program_needs(numbers: Mapping[str, Any]) -> int:
 
 
 def _optimizers() -> list[torch.optim.Optimizer]:
-    """Those of the program. An object refers to its class, and the collector finds what does, three times as fast as a walk over all objects."""
+    """Those of the program. An object refers to its class, and the collector finds what does: three times as fast as
+    a walk over all objects."""
     classes = set(_with_subclasses(torch.optim.Optimizer))
     return [thing for thing in gc.get_referrers(*classes) if type(thing) in classes]
 
@@ -73,9 +74,10 @@ def _made(state: Mapping[str, Any] | None) -> list[torch.Tensor]:
     return [value for value in (state or {}).values() if isinstance(value, torch.Tensor) and value.dim()]
 
 
-def _is_source(tensor: torch.Tensor) -> bool:
-    """Zeros that are to become a moment are not yet: they are cheap to make again, and take no room before they are written."""
-    return tensor.layout is torch.strided and _C.state(tensor) in ("source", "exposed")
+def _is_there_for_good(tensor: torch.Tensor) -> bool:
+    """A source, or outside the arena. Zeros that are to become a moment are not: they can be made again, and take no
+    room before they are written."""
+    return _C.state(tensor) not in ("resident", "evicted")
 
 
 def _together(group: Mapping[str, Any], sizes: list[int], states: int, swaps: bool) -> int:
