@@ -4,7 +4,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-CPP := $(wildcard csrc/*.cpp csrc/*.h tests/engine/*.cpp tests/engine/*.h)
+CPP := $(wildcard csrc/*/*.cpp csrc/*/*.h tests/engine/*.cpp tests/engine/*.h)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 # On a busy machine, threads that spin while they wait for each other make PyTorch ten times slower.
 demo test quick hunt-programs hunt-opinfo hunt-files hunt-faults hunt-tips: export OMP_WAIT_POLICY ?= passive
@@ -14,13 +14,13 @@ demo test quick hunt-programs hunt-opinfo hunt-files hunt-faults hunt-tips: expo
 .PHONY: hunt hunt-programs hunt-opinfo hunt-files hunt-faults hunt-tips
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' Makefile
 
 demo: .venv/.built ## trains a small GPT plainly, then in half of its memory, and compares
 	$(BIN)/python examples/demo.py
 
-test: .venv/.built .venv/.dev lint ## everything: style, types, the engine's own tests, all of pytest
-	$(MAKE) --no-print-directory -j2 engine-test
+test: .venv/.built .venv/.dev lint ## everything: style, types, the engine's own tests (sanitizers too), all of pytest
+	$(MAKE) --no-print-directory -j2 -O engine-test sanitize sanitize-threads SANITIZE_ROUNDS=10
 	$(BIN)/python -m pytest
 
 quick: .venv/.built .venv/.dev ## the tests that are not slow
@@ -32,7 +32,8 @@ lint: .venv/.dev ## style and types
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run --Werror $(CPP)
 
-format: .venv/.dev ## puts style right where a tool can
+format: .venv/.dev ## puts style right where a tool can, and writes what is generated
+	$(BIN)/python tools/surface.py
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 	$(BIN)/clang-format -i $(CPP)
@@ -78,7 +79,8 @@ clean: ## removes what was built; the packages in .venv stay
 	rm -f .venv/.built .venv/.installed
 
 engine-test: ## the engine's own tests alone, without torch
-sanitize: ## the same under AddressSanitizer and UBSan
+sanitize: ## the same under AddressSanitizer and UBSan, with all rounds (make test: a tenth of them)
+sanitize-threads: ## those with several threads under ThreadSanitizer, likewise
 include tests/engine/engine.mk
 
 # --- set-up ---------------------------------------------------------------------------------------------------------
@@ -93,7 +95,7 @@ include tests/engine/engine.mk
 	@touch $@
 
 # Installed once, so that edits in src/ take effect; after that only what changed in csrc/ is compiled again.
-.venv/.built: $(wildcard csrc/*) setup.py pyproject.toml .venv/.base
+.venv/.built: $(wildcard csrc/*/*) setup.py pyproject.toml .venv/.base
 	@if test .venv/.installed -nt pyproject.toml -a .venv/.installed -nt setup.py -a .venv/.installed -nt .venv/.base; then \
 	  echo "building the extension" && $(BIN)/python setup.py --quiet build_ext --inplace; \
 	else \

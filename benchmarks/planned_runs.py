@@ -202,7 +202,7 @@ def _compiled(limit: float, name: str, solver: str, threads: int) -> Row:
     from torch._functorch import config
 
     from coop import _C
-    from coop.plan.compile_solver import compile_solver
+    from coop.plan.running.compile_solver import compile_solver
 
     torch.set_num_threads(threads)
     torch.manual_seed(0)

@@ -1,6 +1,6 @@
 """The offline planners against what was asked of them.
 
-    layered    random graphs in layers (coop/plan/random_graphs.py), auto. Asked: 100 nodes at 0.8 and 0.9 of the peak
+    layered    random graphs in layers (coop/plan/model/random_graphs.py), auto. Asked: 100 nodes at 0.8 and 0.9 of the peak
                proven optimal in 10 s (moccasin is asked too, which proves less); 250 nodes at 0.9 at most 1 % more in
                60 s, at 0.8 at most 5 % in 200 s; 1,000 nodes in 600 s at 0.9 at most 2 %, at 0.8 at most 6 %
     chain      101 nodes of cost and size 1 at 50 %: a certified gap of at most 1 % in 10 s; Checkmate's chain of 8
@@ -91,7 +91,7 @@ def layered(given: argparse.Namespace) -> Iterator[Job]:
 
 def _layered(limit: float, nodes: int, edges: int, seed: int, ratio: float, planner: str) -> Row:
     from coop.plan import solve
-    from coop.plan.random_graphs import layered
+    from coop.plan.model.random_graphs import layered
 
     row = about_plan(solve(layered(nodes, edges, seed), ratio, planner, time_limit=limit))
     proven = row["status"] == "optimal" or (planner == "moccasin" and "optimal" in row["about"])
@@ -133,8 +133,8 @@ def _chain(limit: float) -> Row:
 
 def _published(limit: float, what: str) -> Row:
     from coop.plan import solve
-    from coop.plan.checkmate import relaxed
-    from coop.plan.search import Search
+    from coop.plan.exact.checkmate import relaxed
+    from coop.plan.search.search import Search
 
     start = time.monotonic()
     if what == "program":

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coop import _C, cli
+from coop import _C, EventFile, cli
 
 pytestmark = pytest.mark.slow  # each starts Python and PyTorch anew
 
@@ -94,24 +94,29 @@ def without_report(stderr: str) -> str:
 
 
 def assert_as_python(
-    folder: Path, script: str, *args: str, input: str | None = None
+    folder: Path, script: str, *args: str, input: str | None = None, options: tuple[str, ...] = ()
 ) -> subprocess.CompletedProcess[str]:
     plain = run(script, *args, python=True, cwd=folder, input=input)
-    under = run("run", "--budget", "64MiB", script, *args, cwd=folder, input=input)
+    under = run("run", "--budget", "64MiB", *options, script, *args, cwd=folder, input=input)
     assert under.stdout == plain.stdout
     assert without_report(under.stderr) == plain.stderr
     assert under.returncode == plain.returncode
     return under
 
 
-def test_the_script_sees_what_python_shows_it(tmp_path):
+@pytest.mark.parametrize("options", [(), ("--events", "run.events")], ids=["plain", "events"])
+def test_the_script_sees_what_python_shows_it(tmp_path, options):
     folder = tmp_path / "its own"
     folder.mkdir()
     written(folder, SCRIPT_SEES)
     written(folder, "", "helper.py")
     arguments = ["--help", "--budget", "1", "-h", "--", "--policy=x", "--version", ""]
-    done = assert_as_python(tmp_path, "its own/script.py", *arguments, input="one\ntwo\nthree\nfour")
+    stdin = "one\ntwo\nthree\nfour"
+    done = assert_as_python(tmp_path, "its own/script.py", *arguments, input=stdin, options=options)
     assert done.returncode == 0
+    if options:  # forked children have left it alone
+        events = EventFile(tmp_path / "run.events")
+        assert len(list(events)) > 10 and events.whole
     assert "thread 10.0" in done.stdout
     assert done.stdout.endswith("exit function 3.0\n")
 

@@ -1,17 +1,10 @@
-"""The extension: see csrc/bindings.cpp. Users meet it through coop.budget."""
+"""The extension: see csrc/python. Users meet it through coop.budget."""
 
 from collections.abc import Sequence
 from enum import Enum
 from typing import Any, ClassVar
 
 from torch import Tensor
-
-class PolicyKind(Enum):
-    coop = ...
-    dtr = ...
-    dte = ...
-    lru = ...
-    delta = ...
 
 class Placement(Enum):
     two_ended = ...
@@ -22,35 +15,67 @@ class CostModel(Enum):
     exact = ...
     union_find = ...
 
+# --- made by tools/surface.py
 class Options:
     budget: int
+    """Bytes of the arena. Default: 0."""
     alignment: int
-    policy: PolicyKind
+    """Blocks are multiples of so many bytes. Default: 64."""
+    policy: str
+    """What chooses the victims: the name of a registered policy. Default: "coop"."""
     placement: Placement
+    """Which hole a new block takes. Default: Placement.two_ended."""
     cost: CostModel
+    """How the cost of an eviction is found. Default: CostModel.exact."""
     window: bool
+    """Victims are one run of neighbours (coop). Default: True."""
     partition: bool
+    """Cheap and expensive results go to opposite sides. Default: True."""
     per_byte: bool
-    keep_dead: bool
+    """A window's cost is divided by its bytes (coop). Default: True."""
     needed_only: bool
+    """Costs count what somebody needs. Default: True."""
+    keep_dead: bool
+    """What nobody holds stays until its room is needed. Default: True."""
     in_place: bool
+    """In-place ops rename versions; off: copy on write. Default: True."""
     move: bool
+    """Sources and expensive results in a window's way are copied aside (coop). Default: True."""
     rescue: bool
+    """Where nothing else helps, blocks are moved together. Default: True."""
     evict: bool
-    tiny: int
-    max_depth: int
-    max_versions: int
-    exact_limit: int
-    copy_bandwidth: float
-    swap: bool
-    swap_out: float
-    swap_in: float
-    swap_least: int
-    swap_load: float
-    foresee: bool
+    """Off: nothing leaves, and memory is only measured. Default: True."""
     record_backward: bool
+    """Gradients on their way can be recomputed too. Default: False."""
+    tiny: int
+    """Storages up to this size are never worth evicting. Default: 512."""
+    max_depth: int
+    """Longer chains of ops are cut by committing. Default: 65536."""
+    max_versions: int
+    """Longer chains of in-place versions are cut as well. Default: 8."""
+    exact_limit: int
+    """Ops visited for a cost before union-find takes over. Default: 64."""
+    copy_bandwidth: float
+    """Bytes per second inside the arena, to price a move. Default: 4000000000.0."""
+    swap: bool
+    """Storages may leave with their bytes, over the link to the swap tier. Default: False."""
+    swap_out: float
+    """Bytes per second of the link out, to begin with: then it is measured. Default:
+    2000000000.0."""
+    swap_in: float
+    """Bytes per second of the link in, likewise. Default: 2000000000.0."""
+    swap_least: int
+    """Storages below this size do not swap. Default: 65536."""
+    swap_load: float
+    """Of a transfer's time, what the ops beside it lose. Default: 0.5."""
+    foresee: bool
+    """With swap: what the last step did is expected of this one. Default: True."""
     checks: int
+    """Rule checks: 0 none, 1 cheap ones, 2 at every event, 3 with all evicted after each op.
+    Default: 0."""
     def __init__(self) -> None: ...
+
+# --- made by hand
 
 class Tally:
     def __init__(self) -> None: ...
@@ -83,7 +108,7 @@ class PlanSearch:
     @property
     def best_cost(self) -> int: ...
 
-class Program:
+class TraceProgram:
     def __init__(self) -> None: ...
     def source(self, bytes: int, parameter: bool, carries: int) -> None: ...
     def op(
@@ -119,8 +144,9 @@ class Planned:
     ) -> None: ...
     def step(self, kind: Kind, number: int, node: int, room: Sequence[tuple[int, int, int]]) -> None: ...
 
+def policy_names() -> list[str]: ...
 def play(
-    options: Options, program: Program, steps: int, patience: float, watch: bool, plan: Planned | None = None
+    options: Options, program: TraceProgram, steps: int, patience: float, watch: bool, plan: Planned | None = None
 ) -> dict[str, Any]: ...
 def follow(plan: Planned | None) -> None: ...
 def swap_to_host(limit: int) -> None: ...
@@ -135,7 +161,7 @@ def is_open() -> bool: ...
 def manage_this_thread(on: bool) -> None: ...
 def this_thread_is_managed() -> bool: ...
 def stats() -> dict[str, Any]: ...
-def events() -> list[tuple[str, float, int, int, int, float]]: ...
+def events() -> list[tuple[str, float, int, int, int, float, float]]: ...
 def check() -> None: ...
 def adopt(tensor: Tensor) -> int: ...
 def pin(tensor: Tensor) -> None: ...

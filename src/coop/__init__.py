@@ -6,9 +6,10 @@
         train()                      # unmodified
     print(memory.stats())
 
-`budget` opens a scope in which every tensor byte lies in one arena of the size you name. `measure` opens one without
-a limit and tells what the same program needs. `record` gives a trace of one step, and `plan` decides in advance what to
-recompute in it. `OutOfBudget` is raised when even eviction cannot make room.
+`budget` opens a scope in which every tensor byte lies in one arena of the size you name. `measure`
+opens one without a limit and tells what the same program needs. `record` gives a trace of one
+step, and `plan` decides in advance what to recompute in it. `OutOfBudget` is raised when even
+eviction cannot make room.
 """
 
 from coop._version import __version__, check_torch
@@ -18,6 +19,7 @@ check_torch()
 from coop import plan  # noqa: E402  the check comes first
 from coop.budget import Memory, budget, measure  # noqa: E402
 from coop.errors import OutOfBudget  # noqa: E402
+from coop.event_file import EventFile  # noqa: E402
 from coop.events import Event, Stats  # noqa: E402
 from coop.policies import POLICIES  # noqa: E402
 from coop.sizes import parse_bytes  # noqa: E402
@@ -28,6 +30,7 @@ __all__ = [
     "POLICIES",
     "Disk",
     "Event",
+    "EventFile",
     "Memory",
     "OutOfBudget",
     "Stats",

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from coop import _C
 
@@ -82,7 +83,9 @@ class Boundary:
         @functools.wraps(original)
         def wrapper(self: torch.Tensor) -> Any:
             if type(self).__torch_dispatch__ is torch.Tensor.__torch_dispatch__:
-                self = self.resolve_conj().resolve_neg()
+                if self.is_conj() or self.is_neg():
+                    with _disable_current_modes():  # they see the program's own call, and no other
+                        self = self.resolve_conj().resolve_neg()
                 _C.materialise(self)
             return original(self)
 

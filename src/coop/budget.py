@@ -1,11 +1,12 @@
 """The scope: `budget` and `measure`, and the `Memory` that they give.
 
-One scope is open at a time, on the thread that opened it. Threads that are started inside it take part; see boundary.py for what
-happens where tensors meet the world outside of PyTorch's operators.
+One scope is open at a time, on the thread that opened it. Threads that are started inside it take
+part; see boundary.py for what happens where tensors meet the world outside of PyTorch's operators.
 """
 
 import contextlib
 import os
+import sys
 import tempfile
 import threading
 import warnings
@@ -18,11 +19,13 @@ import torch
 
 from coop import _C, errors  # noqa: F401  errors registers the exception
 from coop.boundary import Boundary
+from coop.event_file import EventWriter
 from coop.events import Event, Stats
 from coop.interrupts import deferred
-from coop.plan.file import read
-from coop.plan.follow import planned, refuse_unless_for
-from coop.plan.plan import Plan
+from coop.live_events import LiveEvents
+from coop.plan.model.file import read
+from coop.plan.model.plan import Plan
+from coop.plan.running.follow import planned, refuse_unless_for
 from coop.policies import options_for
 from coop.sizes import format_bytes, parse_bytes
 from coop.tiers import Disk, Host, tier_of
@@ -34,12 +37,15 @@ class Memory:
     def __init__(
         self,
         options: _C.Options,
-        events: bool = False,
+        events: bool | str | Path = False,
         plan: _C.Planned | None = None,
         tier: "Host | Disk | None" = None,
+        policy: str = "coop",
     ) -> None:
         self._options = options
         self._events = events
+        self._policy = policy
+        self._live: LiveEvents | None = None
         self._plan = plan
         self._tier = tier
         self._state = "new"
@@ -65,13 +71,16 @@ class Memory:
 
     def _open(self) -> None:
         try:
-            _C.open(self._options, self._events)
+            _C.open(self._options, self._events is not False)
         except MemoryError:
             raise MemoryError(
                 f"the system does not give {format_bytes(self._options.budget)} of address space. "
                 "Tip: look at `ulimit -v` and at vm.overcommit_memory"
             ) from None
         self._state, self._thread = "open", threading.get_ident()
+        if not isinstance(self._events, bool):
+            program = Path(sys.argv[0]).name if sys.argv else ""
+            self._live = LiveEvents(EventWriter(self._events, self._options, self._policy, program))
         if self._tier is not None:
             self._tier.open()
         elif self._plan is not None:
@@ -89,12 +98,16 @@ class Memory:
             if self._state == "open":  # it came before it could be deferred
                 self._close()
             raise
-        if lost and kind is None:
+        if kind is not None:
+            return
+        if lost:
             warnings.warn(
                 f"{lost} tensors were evicted when the budget's scope ended, and there was no room to bring them back, or what "
                 "was swapped out is lost: reading them is an error now",
                 stacklevel=2,
             )
+        if unwritten := self.finish_events():
+            warnings.warn(f"{self._events}: {unwritten}", stacklevel=2)
 
     def _close(self) -> int:
         """Returns how many tensors are lost."""
@@ -106,6 +119,7 @@ class Memory:
             raise RuntimeError("a budget's scope must be left on the thread that entered it")
         with deferred():
             self._final = self.stats()
+            self.finish_events()
             self._state = "closed"
             self._boundary.remove()
             return _C.close()
@@ -118,20 +132,31 @@ class Memory:
         return Stats(**_C.stats())
 
     def why_lost(self) -> str:
-        """Where the program last did something else than was planned, in a sentence. Empty: nowhere, or there is no plan."""
+        """Where the program last did something else than was planned, in a sentence. Empty:
+        nowhere, or there is no plan."""
         self._require_open()
         return _C.why_lost()
 
     def events(self) -> list[Event]:
         """What happened since the last call, in order. Needs `events=True`."""
         self._require_open()
+        if self._live is not None:
+            raise RuntimeError(
+                f"the events are written to {self._events}. Tip: coop.EventFile reads them, when the scope has ended"
+            )
         return [Event(*event) for event in _C.events()]
+
+    def finish_events(self) -> str:
+        """Writes what is left of the events to their file, if there is one, and ends it. The
+        scope's end does so too. Returns what went wrong, as a sentence, or nothing."""
+        return "" if self._live is None else self._live.finish()
 
     def adopt(self, *things: Any) -> int:
         """Moves tensors that existed before the scope into the arena.
 
-        Takes modules, optimizers, tensors, and lists, tuples and dicts of them. Tensors whose memory belongs to somebody
-        else (numpy, shared memory) stay where they are. Returns the bytes moved.
+        Takes modules, optimizers, tensors, and lists, tuples and dicts of them. Tensors whose
+        memory belongs to somebody else (numpy, shared memory) stay where they are. Returns the
+        bytes moved.
         """
         self._require_open()
         moved = 0
@@ -141,8 +166,9 @@ class Memory:
         return moved
 
     def pin(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Brings the tensor back and keeps it resident until `unpin`, the scope's end, or the end of its memory: if the program
-        lets go of it or makes it larger. Counted: pin twice, unpin twice."""
+        """Brings the tensor back and keeps it resident until `unpin`, the scope's end, or the end
+        of its memory: if the program lets go of it or makes it larger. Counted: pin twice, unpin
+        twice."""
         self._require_open()
         _C.pin(tensor)
         return tensor
@@ -158,13 +184,15 @@ class Memory:
         return tensor
 
     def commit(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Cuts the tensor's lineage: it stays resident for as long as it lives, and what made it is forgotten."""
+        """Cuts the tensor's lineage: it stays resident for as long as it lives, and what made it
+        is forgotten."""
         self._require_open()
         _C.commit(tensor)
         return tensor
 
     def state(self, tensor: torch.Tensor) -> str:
-        """Where the tensor's bytes are: resident, evicted, source, exposed (a pointer is outside), foreign (not in the arena)."""
+        """Where the tensor's bytes are: resident, evicted, source, exposed (a pointer is outside),
+        foreign (not in the arena)."""
         self._require_open()
         return _C.state(tensor)
 
@@ -187,17 +215,25 @@ def budget(
     swap: int | str | Disk | None = None,
     plan: Plan | str | Path | None = None,
     checks: int = 0,
-    events: bool = False,
+    events: bool | str | Path = False,
     **switches: Any,
 ) -> Memory:
     """A scope in which every tensor byte lies in one arena of this size.
 
-    `size` is an int of bytes or a string such as "600MiB" or "4GB". `policy` chooses what is evicted: coop, coop-paper, dtr,
-    dtr-eq, dte, delta or lru. With `swap`, tensors may also leave with their bytes, and parameters and optimizer state can leave at all:
-    for so much memory outside of the arena, or for a file (`coop.Disk`). A `plan`, from `coop.plan.solve` or a file, says what leaves and comes back while the program does what
-    was planned; where it does something else, the policy decides. `checks` runs the engine's own checks: 0 never, 1 cheap ones, 2 at every event (slow), 3 also evicts all that can leave after every op (to find errors). `events=True`
-    records what happens for `memory.events()`. Further keywords switch parts of the policy, for comparison: window,
-    partition, per_byte, keep_dead, in_place, move, rescue.
+    `size` is an int of bytes or a string such as "600MiB" or "4GB". `policy` chooses what is
+    evicted: coop, coop-paper, dtr, dtr-eq, dte, delta or lru.
+
+    With `swap`, tensors may also leave with their bytes, for so much memory outside of the arena,
+    or for a file (`coop.Disk`); then parameters and optimizer state can leave too. A `plan`, from
+    `coop.plan.solve` or a file, says what leaves and comes back while the program does what was
+    planned; where it does something else, the policy decides.
+
+    `events=True` keeps what happens for `memory.events()`. `events="run.events"` writes it to that
+    file while the program runs; `coop memory-map` and `coop.EventFile` read it.
+
+    `checks` runs the engine's own checks: 0 never, 1 cheap ones, 2 at every event (slow), 3 also
+    evicts all that can leave after every op (to find errors). Further keywords switch parts of the
+    policy, for comparison: window, partition, per_byte, keep_dead, in_place, move, rescue.
     """
     count = parse_bytes(size)
     machine = _machine_bytes()
@@ -219,11 +255,12 @@ def budget(
         followed = planned(known, count, live=True)
     tier = tier_of(swap)
     options.swap = tier is not None
-    return Memory(options, events, followed, tier)
+    return Memory(options, events, followed, tier, policy)
 
 
 def measure() -> Memory:
-    """A scope without a limit. `stats().peak` is what the program needs; `stats().floor` what no budget can go below."""
+    """A scope without a limit. `stats().peak` is what the program needs; `stats().floor` what no
+    budget can go below."""
     options = options_for("coop", max(4 * _machine_bytes(), 1 << 40), 0, {"keep_dead": False, "move": False})
     return Memory(options)
 

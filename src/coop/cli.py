@@ -2,15 +2,17 @@
 
     coop run --budget 4GiB train.py --its --own --args
     coop run --budget 400MiB --swap 8GiB train.py
+    coop run --budget 4GiB --events run.events train.py
     coop run --measure train.py
     coop trace bert-large -o bert.trace
     coop simulate step.trace --budget 50% --policy dtr
     coop compare --models all --policies coop,dte,dtr --ratios 0.3:1.0:0.1 -o results/
     coop plan step.trace --budget 80% --planner auto -o step.plan
     coop memory-map step.trace --budget 50% -o map.png
+    coop memory-map run.events -o map.png
 
-What is wrong with the command itself is told in one sentence, with exit code 2. Otherwise the exit code is the
-script's.
+What is wrong with the command itself is told in one sentence, with exit code 2. Otherwise the exit
+code is the script's.
 """
 
 import contextlib
@@ -40,7 +42,8 @@ from coop.tiers import Disk
 
 
 def main() -> None:
-    """The work is done after click has returned: click has its own idea of Ctrl-C and of errors."""
+    """The work is done after click has returned: click has its own idea of Ctrl-C and of
+    errors."""
     try:
         work: Work | int | None = commands.main(prog_name="coop", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as usage:
@@ -65,6 +68,7 @@ def commands() -> None:
 @click.option("--swap", metavar="SIZE", help="Tensors may leave the budget for so much other memory, or file.")
 @click.option("--swap-folder", metavar="FOLDER", help="They leave for a file in this folder.")
 @click.option("--plan", metavar="FILE", help="Follow a plan of `coop plan` while the script does what was planned.")
+@click.option("--events", metavar="FILE", help="Write what happens in the arena: `coop memory-map FILE` draws it.")
 @click.option("--measure", "measuring", is_flag=True, help="No limit: tell peak and floor, to choose a budget by.")
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
@@ -74,6 +78,7 @@ def run(
     swap: str | None,
     swap_folder: str | None,
     plan: str | None,
+    events: str | None,
     measuring: bool,
     script: str,
     args: tuple[str, ...],
@@ -81,7 +86,8 @@ def run(
     """Run SCRIPT with its own ARGS inside a budget, and report on stderr at the end."""
     if measuring == (size is not None):
         raise click.UsageError("say either --budget SIZE or --measure")
-    for option, value in {"--plan": plan, "--swap": swap, "--swap-folder": swap_folder}.items():
+    given = {"--plan": plan, "--swap": swap, "--swap-folder": swap_folder, "--events": events}
+    for option, value in given.items():
         if measuring and value is not None:
             raise click.UsageError(f"{option} is for a budget; --measure has none")
     try:
@@ -90,16 +96,17 @@ def run(
         raise click.UsageError(f"cannot read the script {script!r}: {error.strerror}") from error
     try:
         tier = Disk(swap_folder, swap) if swap_folder is not None else swap
-        memory = measure() if size is None else budget(size, policy, swap=tier, plan=plan)
+        memory = measure() if size is None else budget(size, policy, swap=tier, plan=plan, events=events or False)
+        sys.argv[0] = script  # which the events name
         memory.__enter__()  # until the process ends
     except OSError as error:
-        sentence = f"cannot read the plan {plan!r}: {error.strerror}" if error.strerror else str(error)
-        raise click.UsageError(sentence) from error
+        what = f"write the events to {events!r}" if error.filename == events else f"read the plan {plan!r}"
+        raise click.UsageError(f"cannot {what}: {error.strerror}" if error.strerror else str(error)) from error
     except MemoryError as error:
         raise click.UsageError(f"the system does not give {size or 'that much'} of address space") from error
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    report = _report_to(sys.stderr, _measured if measuring else _limited)
+    report = _report_to(sys.stderr, _measured if measuring else _limited, events)
     return lambda: run_script(script, source, list(args), memory, report)
 
 
@@ -110,11 +117,15 @@ commands.add_command(plan_command)
 commands.add_command(memory_map)
 
 
-def _report_to(stream: TextIO, rows: Callable[[Stats], dict[str, str]]) -> Callable[[Stats], None]:
-    def report(stats: Stats) -> None:
+def _report_to(
+    stream: TextIO, rows: Callable[[Stats], dict[str, str]], events: str | None
+) -> Callable[[Stats, str], None]:
+    def report(stats: Stats, unwritten: str) -> None:
         table = Table(box=box.ROUNDED, title="coop", show_header=False)
         for name, value in rows(stats).items():
             table.add_row(name, value)
+        if events is not None:
+            table.add_row("events", f"{events}: {unwritten}" if unwritten else events)
         with contextlib.suppress(OSError, ValueError):  # the script may have closed it
             Console(file=stream).print(table)
 

@@ -1,23 +1,28 @@
 """The policies by name: which switches of the engine each one sets.
 
-coop        window over neighbours, cost per byte, two-ended placement by measured density, exact projected cost of what
-            somebody needs, storages nobody holds kept until their room is needed, recomputable in-place, moving; gradients
-            on their way through a backward pass stay
-coop-paper  as published: sum of scores, best fit with a side inside the hole, union-find cost, eager eviction
-dtr         least (projected cost / size / staleness), exact neighbourhood; copy on write, best fit, eager eviction
+coop        window over neighbours, cost per byte, two-ended placement by measured density, exact
+            projected cost of what somebody needs, storages nobody holds kept until their room is
+            needed, recomputable in-place, moving; gradients on their way through a backward pass
+            stay
+coop-paper  as published: sum of scores, best fit with a side inside the hole, union-find cost,
+            eager eviction
+dtr         least (projected cost / size / staleness), exact neighbourhood; copy on write, best
+            fit, eager eviction
 dtr-eq      the same with union-find components
 dte         DTR with the free neighbours' bytes counted in
-delta       the largest and stalest first, and the cheaper of recomputing and swapping for each; without a tier to swap to it
-            only recomputes
+delta       the largest and stalest first, and the cheaper of recomputing and swapping for each;
+            without a tier to swap to it only recomputes
 lru         least recently used
 
-All but the first are as published, so gradients are evicted and recomputed as anything else is. Only compaction, where
-nothing else helps (`rescue`), is for all: without it none of the others could live in one arena with sources in it.
+All but the first are as published, so gradients are evicted and recomputed as anything else is.
+Only compaction, where nothing else helps (`rescue`), is for all: without it none of the others
+could live in one arena with sources in it.
 """
 
 from typing import Any
 
-from coop._C import CostModel, Options, Placement, PolicyKind
+from coop._C import CostModel, Options, Placement
+from coop.surface import OPTIONS
 
 # What none of the published systems has.
 _PUBLISHED: dict[str, Any] = {
@@ -30,19 +35,17 @@ _PUBLISHED: dict[str, Any] = {
 _SINGLE: dict[str, Any] = _PUBLISHED | {"partition": False, "in_place": False}
 
 POLICIES: dict[str, dict[str, Any]] = {
-    "coop": {"policy": PolicyKind.coop},
-    "coop-paper": _PUBLISHED | {"policy": PolicyKind.coop, "cost": CostModel.union_find, "per_byte": False},
-    "dtr": _SINGLE | {"policy": PolicyKind.dtr},
-    "dtr-eq": _SINGLE | {"policy": PolicyKind.dtr, "cost": CostModel.union_find},
-    "dte": _SINGLE | {"policy": PolicyKind.dte},
-    "delta": _SINGLE | {"policy": PolicyKind.delta, "needed_only": True},
-    "lru": _SINGLE | {"policy": PolicyKind.lru, "cost": CostModel.own},
+    "coop": {"policy": "coop"},
+    "coop-paper": _PUBLISHED | {"policy": "coop", "cost": CostModel.union_find, "per_byte": False},
+    "dtr": _SINGLE | {"policy": "dtr"},
+    "dtr-eq": _SINGLE | {"policy": "dtr", "cost": CostModel.union_find},
+    "dte": _SINGLE | {"policy": "dte"},
+    "delta": _SINGLE | {"policy": "delta", "needed_only": True},
+    "lru": _SINGLE | {"policy": "lru", "cost": CostModel.own},
 }
 
-SWITCHES = frozenset(
-    {"window", "partition", "per_byte", "keep_dead", "in_place", "move", "rescue", "tiny", "alignment", "exact_limit", "max_depth", "swap", "swap_out", "swap_in", "swap_least", "swap_load", "foresee",
-     "max_versions", "placement", "cost", "copy_bandwidth", "record_backward", "needed_only"}
-)  # fmt: skip
+SWITCHES = frozenset(OPTIONS) - {"budget", "policy", "checks", "evict"}
+"""The options that a caller may set beside a policy."""
 
 
 def options_for(policy: str, budget: int, checks: int, switches: dict[str, Any]) -> Options:

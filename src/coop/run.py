@@ -1,12 +1,12 @@
 """Runs a script inside a scope, as if Python ran it.
 
-The script is `__main__`: its arguments, its folder on the path, its exit code, its traceback and Ctrl-C are what they
-would be without coop. The scope lasts as long as the process does, so that threads that outlive the script and
-functions registered with `atexit` are inside it too.
+The script is `__main__`: its arguments, its folder on the path, its exit code, its traceback and
+Ctrl-C are what they would be without coop. The scope lasts as long as the process does, so that
+threads that outlive the script and functions registered with `atexit` are inside it too.
 
-What differs: torch is imported before the script starts, so that variables which torch reads at import
-(OMP_NUM_THREADS) must be set outside. Processes that the script starts afresh (spawn, subprocess) have no budget;
-forked ones work on a copy of it.
+What differs: torch is imported before the script starts, so that variables which torch reads at
+import (OMP_NUM_THREADS) must be set outside. Processes that the script starts afresh (spawn,
+subprocess) have no budget; forked ones work on a copy of it.
 """
 
 import atexit
@@ -21,9 +21,12 @@ from coop.budget import Memory
 from coop.events import Stats
 
 
-def run_script(path: str, source: bytes, arguments: list[str], memory: Memory, report: Callable[[Stats], None]) -> None:
-    """Runs it in a scope that is open. At exit, whatever the reason, `report` gets the final statistics."""
-    _at_exit(lambda: report(memory.stats()))
+def run_script(
+    path: str, source: bytes, arguments: list[str], memory: Memory, report: Callable[[Stats, str], None]
+) -> None:
+    """Runs it in a scope that is open. At exit, whatever the reason, `report` gets the final
+    statistics, and in a sentence why events could not be written, if that is so."""
+    _at_exit(lambda: report(memory.stats(), memory.finish_events()))
     run_main(path, source, arguments)
 
 
@@ -38,7 +41,7 @@ def run_main(path: str, source: bytes, arguments: list[str]) -> None:
         exec(compile(source, main.__file__ or path, "exec", dont_inherit=True), main.__dict__)
     except BaseException as error:
         _hide_frames_above(error)
-        raise  # up to the interpreter, which shows it and ends the process as it does for any script
+        raise  # up to the interpreter, which ends the process as it does for any script
 
 
 def _main_module(path: str) -> ModuleType:

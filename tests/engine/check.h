@@ -12,6 +12,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <ostream>
 #include <random>
@@ -145,6 +147,22 @@ class Random {
  private:
   std::mt19937_64 engine_;
 };
+
+// Percent of the rounds of random tests that are run: COOP_TEST_ROUNDS, or all.
+inline int rounds_percent() {
+  static const int percent = [] {
+    const char* text = std::getenv("COOP_TEST_ROUNDS");
+    return text ? std::clamp(std::atoi(text), 1, 100) : 100;
+  }();
+  return percent;
+}
+
+// How many rounds of `all`: the test says so if they are fewer.
+inline int rounds(int all) {
+  const int some = std::max(all * rounds_percent() / 100, 1);
+  if (some < all) std::printf("(shortened: %d of %d rounds) ", some, all);
+  return some;
+}
 
 }  // namespace check
 

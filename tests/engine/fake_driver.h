@@ -2,8 +2,7 @@
 //
 // The arena is a vector of bytes; an op is a fixed function of its inputs' bytes; running it again computes it again. Beside
 // its bytes in the arena every tensor carries the bytes it would have in an unlimited run, so that each read can be
-// compared. Around an op it does what the torch hook does, in the same order: make the target safe to overwrite,
-// enter, copy on write, run the kernel (with scratch, with a second try after compaction), bind, split, record, leave.
+// compared. Around an op it goes through the same protocol as the torch hook (engine/op_call.h).
 //
 // What it watches over by itself: no evicted or moved storage is read at its old place, operands stay where they are while a
 // kernel runs, victims are evictable, and under policy coop they lie side by side and the request lands there.
@@ -16,12 +15,13 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <stdexcept>
 #include <vector>
 
 #include "check.h"
-#include "engine.h"
+#include "engine/op_call.h"
 #include "mirror.h"
 
 namespace fake {
@@ -129,48 +129,43 @@ class FakeDriver final : public Driver {
   }
 
   std::vector<Tensor*> run(const Call& call) {
-    const Options& options = engine_.options();
     Recipe recipe{next_seed(), call.cost, call.target ? call.in_place : InPlace::no, {}, call.scratch, 0};
     if (call.target) recipe.outputs.push_back(call.target->bytes());
     recipe.outputs.insert(recipe.outputs.end(), call.outputs.begin(), call.outputs.end());
 
-    engine_.before_planned("");
+    OpCall op;
+    op.begin(engine_, "");
     std::vector<Tensor*> arguments = call.inputs;
     if (recipe.in_place == InPlace::on_old) arguments.insert(arguments.begin(), call.target);
-    std::vector<Storage*> operands, inputs;
+    std::vector<Storage*> inputs, snapshots;
     for (Tensor* tensor : arguments) inputs.push_back(storage_of(*tensor));
-    operands = inputs;
-    if (call.target) operands.push_back(storage_of(*call.target));
-    std::sort(operands.begin(), operands.end(), [](const Storage* a, const Storage* b) { return a->id < b->id; });
-    operands.erase(std::unique(operands.begin(), operands.end()), operands.end());
-    prepared_ = operands;
+    Storage* target = call.target ? storage_of(*call.target) : nullptr;
+    std::vector<Storage*> by_age = inputs;
+    if (target) by_age.push_back(target);
+    std::sort(by_age.begin(), by_age.end(),
+              [](const Storage* one, const Storage* other) { return one->id < other->id; });
+    for (Storage* storage : by_age) op.add(*storage, OpCall::Access::read, true);
+    if (target) op.add(*target, OpCall::Access::write, false);
+    prepared_ = op.operands();
     try {
-      if (call.target) engine_.before_overwrite(std::array{call.target->storage});
-      enter(operands);
-      if (call.target) engine_.overwriting(std::array{call.target->storage});
+      CHECK(!forgotten_operand_);
+      op.enter();
+      CHECK(!forgotten_operand_);
     } catch (...) {
       prepared_.clear();
-      for (Storage* storage : operands) {
-        if (storage->foreign) engine_.reconsider(*storage);
-      }
+      op.give_up();
       throw;
     }
 
-    Storage* target = call.target ? call.target->storage : nullptr;
-    Storage* old = nullptr;
-    std::vector<Storage*> edges = inputs, snapshots;
+    std::vector<Storage*> edges = inputs;
     std::vector<Block*> produced(recipe.outputs.size(), nullptr);
-    bool record = call.record && options.evict && !engine_.too_deep(operands) &&
-                  (!target || (target->producer && target->versions < options.max_versions));
-    const auto forget = [&](bool overwritten) {
-      if (overwritten && target && target->producer) engine_.reconsider(*engine_.split(*target));
-      if (old) engine_.reconsider(*old);
-      old = nullptr;
+    bool record = call.record && op.recordable();
+    const auto forget_snapshots = [&] {
       for (Storage* snapshot : snapshots) engine_.reconsider(*snapshot);
       snapshots.clear();
     };
     try {
-      if (target && target->producer && !options.in_place) old = engine_.copy_on_write(*target);
+      op.copy_written([](Storage&) {});
       if (record) {
         for (std::size_t i = 0; i < edges.size(); ++i) {
           if (arguments[i]->exposed) snapshots.push_back(edges[i] = snapshot(*arguments[i]));
@@ -179,16 +174,12 @@ class FakeDriver final : public Driver {
       Bytes all = 1;
       for (const Bytes bytes : recipe.outputs) all += bytes;
       engine_.expect(engine_.side_of(call.cost / static_cast<double>(all)));
-      for (int tries = 0;; ++tries) {
-        try {
-          kernel(recipe, inputs, target, produced, call.fails);
-          if (call.during) call.during();
-          break;
-        } catch (const Shortage&) {
-          if (target || tries == 2 || !options.rescue) throw;
-          make_way(operands, tries == 0 ? &Engine::pack : &Engine::compact);
-        }
-      }
+      op.run(
+          [&] {
+            kernel(recipe, inputs, target, produced, call.fails);
+            if (call.during) call.during();
+          },
+          [&] { return !target; }, [](const Shortage&, bool) {});
     } catch (const KernelError&) {
       prepared_.clear();
       if (call.target) {  // half of it is done
@@ -196,13 +187,15 @@ class FakeDriver final : public Driver {
         std::copy_n(after.begin(), after.size() / 2, call.target->expected.begin());
         compare(*call.target);
       }
-      forget(true);
-      engine_.leave(operands);
+      op.overwritten();
+      forget_snapshots();
+      op.leave();
       throw;
     } catch (...) {
       prepared_.clear();
-      forget(true);
-      engine_.leave(operands);
+      op.overwritten();
+      forget_snapshots();
+      op.leave();
       throw;
     }
     prepared_.clear();
@@ -226,21 +219,17 @@ class FakeDriver final : public Driver {
     }
     record = record && !outputs.empty();
     if (record) {
-      if (target && !old) old = engine_.split(*target);
-      if (recipe.in_place == InPlace::on_old) edges[0] = old;
       auto* kept = new Recipe(recipe);
       recipes_[recipe.seed] = kept;
-      engine_.record(kept, call.cost, edges, outputs, recipe.in_place);
+      op.record(kept, call.cost, edges, outputs, recipe.in_place);
+    } else {
+      op.overwritten();
     }
-    forget(!record);
-    engine_.leave(operands);
-    engine_.ran(call.cost);
-    if (engine_.following()) {
-      std::vector<Storage*> fresh, written;
-      for (const Tensor* tensor : made) fresh.push_back(tensor->storage);
-      if (target) written.push_back(target);
-      engine_.after_planned(fresh, written);
-    }
+    forget_snapshots();
+    op.leave();
+    std::vector<Storage*> fresh;
+    for (const Tensor* tensor : made) fresh.push_back(tensor->storage);
+    op.ran(call.cost, fresh);
     return made;
   }
 
@@ -378,7 +367,7 @@ class FakeDriver final : public Driver {
     Tensor& tensor = tensor_of(storage);
     CHECK_EQUAL(tensor.state, Tensor::State::attached);
     CHECK_EQUAL(tensor.offset, storage.block->offset);
-    CHECK(storage.held && !storage.pins && !storage.locks && (storage.producer || storage.page));
+    CHECK(storage.held && !storage.claims.pins && !storage.claims.locks && (storage.producer || storage.copy.page));
     tensor.state = Tensor::State::detached;
     std::memset(at(tensor.offset, tensor.bytes()), 0xEE, tensor.bytes());
   }
@@ -427,6 +416,7 @@ class FakeDriver final : public Driver {
   }
   // A transfer ends some polls later. Meanwhile nobody may touch what is written, or trust what is read.
   std::uint32_t begin_out(Bytes offset, Bytes bytes, Seconds) override {
+    const std::lock_guard guard(transfers_mutex_);
     const unsigned char* from = at(offset, bytes);
     transfers_[++last_ticket_] = {true, offset, Values(from, from + bytes), 0, polls()};
     return last_ticket_;
@@ -434,17 +424,26 @@ class FakeDriver final : public Driver {
   std::uint32_t begin_in(std::uint32_t page, Bytes offset, Bytes bytes, Seconds) override {
     CHECK_EQUAL(pages_.at(page).size(), bytes);
     std::memset(at(offset, bytes), 0xDD, bytes);
+    const std::lock_guard guard(transfers_mutex_);
     transfers_[++last_ticket_] = {false, offset, Values(bytes, 0xDD), page, polls()};
     return last_ticket_;
   }
-  Transfer finish(std::uint32_t ticket, bool wait, Seconds) override {
+  void wait(std::uint32_t ticket, Seconds) override {
+    const std::lock_guard guard(transfers_mutex_);
+    const auto found = transfers_.find(ticket);
+    if (found == transfers_.end()) return;  // another thread has finished it
+    found->second.polls = 0;
+    found->second.awaited = true;
+  }
+  Transfer finish(std::uint32_t ticket, Seconds) override {
+    const std::lock_guard guard(transfers_mutex_);
     FakeTransfer& transfer = transfers_.at(ticket);
     const Bytes bytes = transfer.bytes.size();
     unsigned char* memory = at(transfer.offset, bytes);
     CHECK(std::equal(transfer.bytes.begin(), transfer.bytes.end(), memory));
-    if (!wait && transfer.polls-- > 0) return {};
+    if (transfer.polls-- > 0) return {};
     Transfer result{.done = true, .seconds = static_cast<double>(bytes) / page_rate};
-    result.waited = wait ? result.seconds / 2 : 0;
+    result.waited = transfer.awaited ? result.seconds / 2 : 0;
     const bool trouble = page_trouble && ++page_calls_ % page_trouble == 0;
     if (transfer.out) {
       if (!trouble) {
@@ -461,7 +460,10 @@ class FakeDriver final : public Driver {
     transfers_.erase(ticket);
     return result;
   }
-  bool cancel(std::uint32_t ticket) override { return ticket % 2 && transfers_.erase(ticket); }
+  bool cancel(std::uint32_t ticket) override {
+    const std::lock_guard guard(transfers_mutex_);
+    return ticket % 2 && transfers_.erase(ticket);
+  }
   std::size_t transfers() const { return transfers_.size(); }
   void drop_page(std::uint32_t page) override {
     for (const auto& [ticket, transfer] : transfers_) CHECK(transfer.out || transfer.page != page);
@@ -502,14 +504,6 @@ class FakeDriver final : public Driver {
     engine_.enter(operands);
     CHECK(!forgotten_operand_);
   }
-  // No kernel runs: operands stay, but may be moved.
-  void make_way(std::vector<Storage*>& operands, void (Engine::*make_room)()) {
-    for (Storage* storage : operands) engine_.pin(*storage);
-    engine_.leave(operands);
-    (engine_.*make_room)();
-    engine_.enter(operands);
-    for (Storage* storage : operands) engine_.unpin(*storage);
-  }
   // What an exposed tensor holds now, as a source of its own.
   Storage* snapshot(Tensor& tensor) {
     Block* block = allocate(tensor.bytes());
@@ -520,7 +514,7 @@ class FakeDriver final : public Driver {
   // Where the bytes of an operand are, as its tensor knows it.
   unsigned char* data(Storage& storage) {
     CHECK(storage.resident());
-    CHECK(storage.locks > 0);
+    CHECK(storage.claims.locks > 0);
     if (storage.foreign) return tensor_of(storage).own.data();
     if (!many_threads && storage.held) {
       const Tensor& tensor = tensor_of(storage);
@@ -614,8 +608,8 @@ class FakeDriver final : public Driver {
     for (const Block* block = engine_.arena().first(); block; block = block->next) {
       const Storage* storage = block->storage;
       places.push_back({block->offset, block->end(), block->state == Block::State::free,
-                        storage && (storage->evictable() || storage->transit != Transit::none),
-                        storage && storage->wanted > 0, storage ? storage->id : 0});
+                        storage && (storage->evictable() || storage->copy.transit != Transit::none),
+                        storage && storage->claims.wanted > 0, storage ? storage->id : 0});
     }
     reflect();
     Block* block = engine_.allocate(bytes);
@@ -623,7 +617,7 @@ class FakeDriver final : public Driver {
     for (const Event& event : reflect()) {
       if (event.kind == EventKind::evict) evicted.push_back(event.storage);
       if (event.kind == EventKind::move) moved.push_back(event.storage);
-      if (event.kind != EventKind::free && event.kind != EventKind::restore) continue;
+      if (event.kind != EventKind::free && event.kind != EventKind::in) continue;
       for (Place& place : places) {  // a transfer has ended
         if (place.offset != event.offset || place.id) continue;
         place.id = event.storage;
@@ -642,7 +636,7 @@ class FakeDriver final : public Driver {
       }
     }
     const Options& options = engine_.options();
-    if ((evicted.empty() && moved.empty()) || options.policy != PolicyKind::coop || !options.window) return block;
+    if ((evicted.empty() && moved.empty()) || options.policy != "coop" || !options.window) return block;
     ++windows;
     const auto touched = [&](const Place& place) { return is_in(evicted, place.id) || is_in(moved, place.id); };
     std::size_t first = 0, last = places.size() - 1;
@@ -669,8 +663,10 @@ class FakeDriver final : public Driver {
     Values bytes = {};
     std::uint32_t page = 0;
     int polls = 0;
+    bool awaited = false;
   };
   std::map<std::uint32_t, FakeTransfer> transfers_;
+  std::mutex transfers_mutex_;  // waiting is done with the engine's lock open
   int polls() { return patience ? static_cast<int>(last_ticket_ * 7 % static_cast<unsigned>(patience + 1)) : 0; }
   int page_calls_ = 0;
   std::uint64_t seed_ = 0;

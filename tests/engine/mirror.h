@@ -4,9 +4,9 @@
 #include <map>
 #include <span>
 
-#include "arena.h"
 #include "check.h"
-#include "events.h"
+#include "engine/arena.h"
+#include "engine/events.h"
 
 namespace fake {
 
@@ -40,11 +40,12 @@ class Mirror {
     switch (event.kind) {
       case EventKind::place: CHECK(places_.insert({event.offset, {event.bytes, 0}}).second); break;
       case EventKind::bind:
+      case EventKind::in:
       case EventKind::restore: {
         const auto found = places_.find(event.offset);
         CHECK(found != places_.end());
         CHECK_EQUAL(found->second.bytes, event.bytes);
-        if (event.kind == EventKind::restore) CHECK_EQUAL(found->second.storage, 0u);
+        if (event.kind != EventKind::bind) CHECK_EQUAL(found->second.storage, 0u);
         found->second.storage = event.storage;
         break;
       }
@@ -57,6 +58,9 @@ class Mirror {
       case EventKind::record:
       case EventKind::commit:
       case EventKind::die:
+      case EventKind::out:
+      case EventKind::plan_adopted:
+      case EventKind::plan_lost:
       case EventKind::search:
       case EventKind::shortage: break;
     }

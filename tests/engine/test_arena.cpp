@@ -3,8 +3,8 @@
 #include <map>
 #include <stdexcept>
 
-#include "arena.h"
 #include "check.h"
+#include "engine/arena.h"
 
 using namespace coop;
 
@@ -135,13 +135,13 @@ TEST(random_requests_land_where_a_naive_search_puts_them) {
         Storage storage;
         storage.bytes = block->bytes;
         storage.block = block;
-        arena.settle(block, &storage);
+        arena.occupy(block, &storage);
         const Bytes from = block->offset, to = block->prev->offset;
         const Block* hole = arena.slide_down(block);
         CHECK_EQUAL(block->offset, to);
         CHECK_EQUAL(hole->offset, block->end());
         arena.check();
-        arena.unsettle(block);
+        arena.vacate(block);
         blocks.erase(at);
         blocks[to] = block;
         model.taken[to] = model.taken[from];
@@ -182,12 +182,12 @@ TEST(raw_blocks_are_found_by_offset_and_others_are_not) {
         auto at = std::next(raw.begin(), static_cast<std::ptrdiff_t>(random.below(raw.size())));
         Storage& storage = storages[at->second];
         storage.block = at->second;
-        arena.settle(at->second, &storage);
+        arena.occupy(at->second, &storage);
         used.insert(*at);
         raw.erase(at);
       } else if (what < 8 && !used.empty()) {
         auto at = std::next(used.begin(), static_cast<std::ptrdiff_t>(random.below(used.size())));
-        arena.unsettle(at->second);
+        arena.vacate(at->second);
         storages.erase(at->second);
         raw.insert(*at);
         used.erase(at);

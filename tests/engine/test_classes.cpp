@@ -1,11 +1,11 @@
 // Cheap and dear results are told apart by measured density.
 #include "check.h"
-#include "classes.h"
+#include "engine/density.h"
 
 using namespace coop;
 
 TEST(two_heaps_are_parted_and_go_to_opposite_sides) {
-  Classes classes;
+  DensityClasses classes;
   check::Random random(1);
   CHECK_EQUAL(classes.side(1e-9), Side::low);  // nothing known yet
   for (int i = 0; i < 2000; ++i) {
@@ -20,7 +20,7 @@ TEST(two_heaps_are_parted_and_go_to_opposite_sides) {
 }
 
 TEST(the_threshold_follows_the_program) {
-  Classes classes;
+  DensityClasses classes;
   for (int i = 0; i < 4000; ++i) classes.add(i % 2 ? 1e-12 : 1e-10, 1000);
   CHECK_EQUAL(classes.side(1e-10), Side::low);
   for (int i = 0; i < 40000; ++i) classes.add(i % 2 ? 1e-10 : 1e-7, 1000);
@@ -29,7 +29,7 @@ TEST(the_threshold_follows_the_program) {
 }
 
 TEST(densities_out_of_range_and_empty_results_do_no_harm) {
-  Classes classes;
+  DensityClasses classes;
   for (int i = 0; i < 100; ++i) {
     classes.add(1e-300, 1);
     classes.add(1e300, 1);

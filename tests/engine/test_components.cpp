@@ -3,7 +3,7 @@
 #include <set>
 
 #include "check.h"
-#include "lineage.h"
+#include "engine/lineage.h"
 
 using namespace coop;
 

@@ -6,7 +6,7 @@
 
 #include "check.h"
 #include "fake_driver.h"
-#include "page_file.h"
+#include "tiers/page_file.h"
 
 using namespace coop;
 using fake::Call;

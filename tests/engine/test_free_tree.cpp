@@ -3,7 +3,7 @@
 #include <deque>
 
 #include "check.h"
-#include "free_tree.h"
+#include "engine/free_tree.h"
 
 using namespace coop;
 

@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "check.h"
+#include "engine/history.h"
 #include "fake_driver.h"
-#include "history.h"
 
 using namespace coop;
 using fake::FakeDriver;
@@ -109,11 +109,11 @@ class Runner {
     Storage* const used[] = {&parameters_[parameter]};
     history_.used(used, now_++);
   }
-  History::Next next(std::size_t parameter) { return history_.next(parameters_[parameter]); }
+  StepHistory::Next next(std::size_t parameter) { return history_.next(parameters_[parameter]); }
 
  private:
   const bool alike_;
-  History history_;
+  StepHistory history_;
   Storage parameters_[Step::kParameters];
   std::list<Storage> born_;
   Seconds now_ = 0;
@@ -201,15 +201,15 @@ TEST(what_was_not_used_again_the_last_time_is_not_expected_at_any_time) {
   runner.use(Step::kParameters - 1);
   for (int i = 0; i < 3; ++i) runner.run(step, ignore);
   CHECK(runner.known());
-  const History::Next unused = runner.next(Step::kParameters - 1), used = runner.next(0);
+  const StepHistory::Next unused = runner.next(Step::kParameters - 1), used = runner.next(0);
   CHECK(!unused.used && unused.idle > used.idle);
   CHECK(used.used);
 }
 
 TEST(what_a_step_that_repeats_needs_is_there_in_time) {
-  for (const PolicyKind policy : {PolicyKind::coop, PolicyKind::delta}) {
+  for (const std::string policy : {"coop", "delta"}) {
     for (const int patience : {0, 2}) {
-      const check::Context a("policy", static_cast<int>(policy)), b("patience", patience);
+      const check::Context a("policy", policy), b("patience", patience);
       Options options;
       options.budget = 64 * 64;
       options.tiny = 0;

@@ -5,8 +5,8 @@
 #include <stdexcept>
 
 #include "check.h"
-#include "chunk.h"
-#include "lineage.h"
+#include "engine/chunk.h"
+#include "engine/lineage.h"
 
 using namespace coop;
 
@@ -15,9 +15,10 @@ namespace {
 // A graph of ops without an engine: residence is a flag here. Costs are whole numbers, so that sums are exact.
 class Graph {
  public:
-  explicit Graph(CostModel cost, std::uint32_t exact_limit = 1u << 30, bool needed_only = false)
-      : options_(make_options(cost, exact_limit, needed_only)),
-        lineage(options_, [this](Storage& storage) { gone(storage); }, [this](Op&) { --ops; }) {}
+  explicit Graph(CostModel model, std::uint32_t exact_limit = 1u << 30, bool needed_only = false)
+      : options_(make_options(model, exact_limit, needed_only)),
+        price(options_, stamps_),
+        lineage(stamps_, price, [this](Storage& storage) { gone(storage); }, [this](Op&) { --ops; }) {}
 
   Storage* source() {
     Storage* storage = lineage.make_storage(1);
@@ -38,7 +39,7 @@ class Graph {
   Storage* overwrite(Storage* storage, std::vector<Storage*> inputs, Seconds cost) {
     Storage* old = lineage.split(*storage);
     all.push_back(old);
-    lineage.evicted(*old);
+    price.evicted(*old);
     joined(*old);
     inputs.insert(inputs.begin(), old);
     lineage.make_op(nullptr, cost, inputs, std::vector<Storage*>{storage}, InPlace::on_old);
@@ -47,17 +48,17 @@ class Graph {
   }
   void evict(Storage* storage) {
     storage->block = nullptr;
-    lineage.evicted(*storage);
+    price.evicted(*storage);
     joined(*storage);
   }
   void restore(Storage* storage) {
     storage->block = &somewhere_;
-    lineage.restored(*storage);
+    price.restored(*storage);
     parted(*storage);
   }
   void let_go(Storage* storage) {
     storage->held = false;
-    lineage.unheld(*storage);
+    price.unheld(*storage);
     lineage.reconsider(*storage);
   }
 
@@ -91,7 +92,7 @@ class Graph {
       todo.pop_back();
       for (Storage* output : children(from)) {
         if (!seen.insert(output).second) continue;
-        if (output->held || output->pins || output->locks) {
+        if (output->held || output->claims.pins || output->claims.locks) {
           found.insert(output);
         } else {
           todo.push_back(output);
@@ -205,6 +206,8 @@ class Graph {
  public:
   std::vector<Storage*> all;
   int ops = 0;
+  Stamps stamps_;
+  Cost price;
   Lineage lineage;  // last: told of every end before the rest goes
 };
 
@@ -262,10 +265,10 @@ TEST(projected_cost_is_exact_and_stays_so_whatever_happens) {
     for (int i = 0; i < 400; ++i) {
       step(graph, random, 40);
       for (Storage* storage : graph.where(recomputable)) {
-        CHECK_EQUAL(graph.lineage.projected_cost(*storage), graph.exact(storage));
+        CHECK_EQUAL(graph.price.projected(*storage), graph.exact(storage));
       }
     }
-    CHECK_EQUAL(graph.lineage.union_find_costs(), 0u);
+    CHECK_EQUAL(graph.price.union_find_costs(), 0u);
     drop_everything(graph);
   }
 }
@@ -278,10 +281,10 @@ TEST(projected_cost_by_union_find_is_the_sum_of_the_components_around) {
     for (int i = 0; i < 400; ++i) {
       step(graph, random, 40);
       for (Storage* storage : graph.where(recomputable)) {
-        CHECK_EQUAL(graph.lineage.projected_cost(*storage), graph.union_find(storage));
+        CHECK_EQUAL(graph.price.projected(*storage), graph.union_find(storage));
       }
     }
-    CHECK_EQUAL(graph.lineage.exact_costs(), 0u);
+    CHECK_EQUAL(graph.price.exact_costs(), 0u);
     drop_everything(graph);
   }
 }
@@ -296,12 +299,12 @@ TEST(union_find_takes_over_where_too_much_is_evicted_and_caches_stay_right) {
       for (int i = 0; i < 400; ++i) {
         step(graph, random, 40);
         for (Storage* storage : graph.where(recomputable)) {
-          const Seconds cost = graph.lineage.projected_cost(*storage);
+          const Seconds cost = graph.price.projected(*storage);
           if (cost != graph.exact(storage)) CHECK_EQUAL(cost, graph.union_find(storage));
         }
       }
-      exact += graph.lineage.exact_costs();
-      taken_over += graph.lineage.union_find_costs();
+      exact += graph.price.exact_costs();
+      taken_over += graph.price.union_find_costs();
       drop_everything(graph);
     }
   }
@@ -314,7 +317,7 @@ TEST(own_cost_looks_at_nothing_else) {
   Storage* a = graph.op({source}, 1, 5)[0];
   Storage* b = graph.op({a}, 1, 7)[0];
   graph.evict(a);
-  CHECK_EQUAL(graph.lineage.projected_cost(*b), 7);
+  CHECK_EQUAL(graph.price.projected(*b), 7);
   graph.restore(a);
   drop_everything(graph);
 }
@@ -326,9 +329,9 @@ TEST(costs_that_are_asked_for_again_come_from_the_cache) {
   for (int i = 0; i < 20; ++i) chain.push_back(last = graph.op({last}, 1, 1)[0]);
   for (int i = 0; i < 10; ++i) graph.evict(chain[static_cast<std::size_t>(i)]);
   for (int again = 0; again < 5; ++again) {
-    for (std::size_t i = 10; i < 20; ++i) CHECK_EQUAL(graph.lineage.projected_cost(*chain[i]), i == 10 ? 11 : 1);
+    for (std::size_t i = 10; i < 20; ++i) CHECK_EQUAL(graph.price.projected(*chain[i]), i == 10 ? 11 : 1);
   }
-  CHECK_EQUAL(graph.lineage.exact_costs(), 10u);
+  CHECK_EQUAL(graph.price.exact_costs(), 10u);
   drop_everything(graph);
 }
 
@@ -339,7 +342,7 @@ TEST(held_dependents_are_those_a_walk_over_everything_finds) {
     Graph graph(CostModel::exact);
     for (int i = 0; i < 120; ++i) step(graph, random, 60);
     for (Storage* storage : graph.all) {
-      if (random.chance(5)) ++storage->pins;
+      if (random.chance(5)) ++storage->claims.pins;
     }
     for (Storage* storage : graph.all) {
       std::vector<Storage*> found;
@@ -349,8 +352,8 @@ TEST(held_dependents_are_those_a_walk_over_everything_finds) {
       CHECK(once == graph.held_dependents(storage));
     }
     for (Storage* storage : std::vector<Storage*>(graph.all)) {
-      if (storage->pins) {
-        storage->pins = 0;
+      if (storage->claims.pins) {
+        storage->claims.pins = 0;
         graph.lineage.reconsider(*storage);
       }
     }
@@ -423,7 +426,9 @@ TEST(a_chain_of_100000_ops_is_dropped_in_portions_without_recursion_or_leaks) {
     const check::Context context("evicted", evicted);
     Options options;
     int dropped = 0, forgotten = 0;
-    Lineage lineage(options, [&](Storage&) { ++forgotten; }, [&](Op&) { ++dropped; });
+    Stamps stamps;
+    Cost price(options, stamps);
+    Lineage lineage(stamps, price, [&](Storage&) { ++forgotten; }, [&](Op&) { ++dropped; });
     Chunk around;
     Block somewhere{.chunk = &around};
     Storage* last = lineage.make_storage(1);
@@ -438,7 +443,7 @@ TEST(a_chain_of_100000_ops_is_dropped_in_portions_without_recursion_or_leaks) {
       last->held = false;
       if (evicted && last->producer) {
         last->block = nullptr;
-        lineage.evicted(*last);
+        price.evicted(*last);
       }
       lineage.reconsider(*last);
       last = next;
@@ -453,7 +458,7 @@ TEST(a_chain_of_100000_ops_is_dropped_in_portions_without_recursion_or_leaks) {
     std::vector<Storage*> found;
     lineage.held_dependents(*source, found);
     CHECK_EQUAL(found.size(), 1u);
-    CHECK(lineage.projected_cost(*last) >= 1);
+    CHECK(price.projected(*last) >= 1);
 
     last->held = false;
     lineage.reconsider(*last);
@@ -472,7 +477,9 @@ TEST(a_chain_of_100000_ops_is_dropped_in_portions_without_recursion_or_leaks) {
 
 TEST(one_source_with_100000_readers_is_dropped_without_leaks) {
   Options options;
-  Lineage lineage(options, [](Storage&) {}, [](Op&) {});
+  Stamps stamps;
+  Cost price(options, stamps);
+  Lineage lineage(stamps, price, [](Storage&) {}, [](Op&) {});
   Chunk around;
   Block somewhere{.chunk = &around};
   Storage* source = lineage.make_storage(1);

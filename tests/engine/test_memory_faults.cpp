@@ -5,11 +5,15 @@
 // memory, and the program goes on to the right bytes.
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <memory>
 #include <new>
 
 #include "check.h"
-#include "engine.h"
-#include "reserve.h"
+#include "engine/engine.h"
+#include "engine/reserve.h"
+#include "tiers/host_tier.h"
+#include "tiers/page_file.h"
 
 namespace {
 
@@ -34,6 +38,13 @@ void* take(std::size_t bytes) {
 
 void* operator new(std::size_t bytes) { return take(bytes); }
 void* operator new[](std::size_t bytes) { return take(bytes); }
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {  // the address sanitizer has one of its own
+  try {
+    return take(bytes);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete[](void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
@@ -70,7 +81,7 @@ class ChainDriver final : public Driver {
   std::uint64_t digest(Bytes, Bytes) override { return 1; }
   std::uint32_t begin_out(Bytes, Bytes, Seconds) override { return 0; }
   std::uint32_t begin_in(std::uint32_t, Bytes, Bytes, Seconds) override { return 0; }
-  Transfer finish(std::uint32_t, bool, Seconds) override { return {}; }
+  Transfer finish(std::uint32_t, Seconds) override { return {}; }
   bool cancel(std::uint32_t) override { return false; }
 
   unsigned char* at(const Storage& storage) { return memory + storage.block->offset; }
@@ -138,7 +149,7 @@ void run(ChainDriver& driver) {
 }  // namespace
 
 TEST(an_engine_without_memory_of_its_own_stays_consistent) {
-  for (const PolicyKind policy : {PolicyKind::coop, PolicyKind::dtr, PolicyKind::lru}) {
+  for (const std::string policy : {"coop", "dtr", "lru"}) {
     long n = 1;
     for (bool more = true; more; ++n) {
       const check::Context context("allocation", n);
@@ -146,7 +157,7 @@ TEST(an_engine_without_memory_of_its_own_stays_consistent) {
       options.budget = 8 * kSize;
       options.alignment = 64;
       options.policy = policy;
-      options.window = policy == PolicyKind::coop;
+      options.window = policy == "coop";
       options.checks = 1;
       ChainDriver driver(options);
       failed = empty = false;
@@ -164,5 +175,84 @@ TEST(an_engine_without_memory_of_its_own_stays_consistent) {
       CHECK(driver.engine.stats().evictions > 0);
     }
     CHECK(n > 20);
+  }
+}
+
+// Sizes that come and go; in memory they have to give way to each other.
+static void use_tier(Tier& tier) {
+  struct Page {
+    std::uint32_t slot;
+    Bytes bytes;
+    unsigned char value;
+  };
+  constexpr Bytes kMost = 400;
+  std::vector<Page> pages;
+  unsigned char from[kMost], to[kMost];
+  check::Random random(1);
+  // False: there was no memory, and nothing happened.
+  const auto try_to = [](auto function) {
+    try {
+      const Inside inside;
+      function();
+      return true;
+    } catch (const std::bad_alloc&) {
+      CHECK(failed);
+      empty = false;
+      return false;
+    }
+  };
+  const auto check_all = [&] {
+    for (const Page& page : pages) {
+      CHECK(tier.read(page.slot, to));
+      for (Bytes i = 0; i < page.bytes; ++i) CHECK_EQUAL(to[i], page.value);
+    }
+  };
+  for (int i = 0; i < 120; ++i) {
+    const check::Context context("step", i);
+    if (pages.size() < 12 && random.chance(60)) {
+      Page page{0, random.between(1, 4) * 100, static_cast<unsigned char>(i)};
+      std::memset(from, page.value, page.bytes);
+      if (!try_to([&] { page.slot = tier.write(from, page.bytes); })) check_all();
+      if (page.slot) pages.push_back(page);
+    } else if (!pages.empty()) {
+      const Page page = pages.back();
+      pages.pop_back();
+      CHECK(try_to([&] { tier.drop(page.slot); }));  // nobody can be told: it takes no memory
+    }
+  }
+  check_all();
+  for (const Page& page : pages) tier.drop(page.slot);
+  const bool room = tier.write(from, kMost) != 0;
+  CHECK(room);
+}
+
+TEST(a_tier_without_memory_refuses_pages_and_keeps_those_it_has) {
+  for (const bool in_memory : {true, false}) {
+    const check::Context which("tier", in_memory ? "memory" : "file");
+    long n = 1;
+    for (bool more = true; more; ++n) {
+      const check::Context context("allocation", n);
+      std::unique_ptr<Tier> tier;
+      if (in_memory) {
+        tier = std::make_unique<HostTier>(1500);
+      } else {
+        tier = std::make_unique<PageFile>(std::filesystem::temp_directory_path().string());
+      }
+      const std::new_handler reserve = std::set_new_handler(nullptr);
+      failed = empty = false;
+      left = 0;
+      until_failure = n;
+      try {
+        use_tier(*tier);
+      } catch (...) {
+        until_failure = 0;
+        std::set_new_handler(reserve);
+        throw;
+      }
+      until_failure = 0;
+      std::set_new_handler(reserve);
+      more = failed;
+    }
+    CHECK(n > 5);
   }
 }

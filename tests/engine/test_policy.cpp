@@ -4,7 +4,9 @@
 #include <optional>
 
 #include "check.h"
-#include "policy.h"
+#include "engine/lineage.h"
+#include "engine/policy.h"
+#include "engine/window.h"
 
 using namespace coop;
 
@@ -26,9 +28,10 @@ class Stage {
   Stage(const Options& options, const std::vector<Item>& items)
       : options_(options),
         arena_(total(items), 1, options.placement),
+        cost_(options_, stamps_),
         lineage_(
-            options_, [](Storage&) {}, [](Op&) {}),
-        scene{options_, arena_, lineage_, Side::low, 100, 100, 1, {}, {}} {
+            stamps_, cost_, [](Storage&) {}, [](Op&) {}),
+        context{.options = options_, .arena = arena_, .cost = cost_, .clock = {100, 100}} {
     for (const Item& item : items) blocks.push_back(arena_.allocate(item.bytes, Side::low));
     for (std::size_t i = 0; i < items.size(); ++i) {
       const Item& item = items[i];
@@ -41,15 +44,15 @@ class Stage {
       storage->block = blocks[i];
       storage->held = item.kind != Kind::dead;
       storage->last_access = item.last_access;
-      if (item.kind == Kind::locked) storage->locks = 1;
-      if (item.kind == Kind::pinned) storage->pins = 1;
-      arena_.settle(blocks[i], storage);
+      if (item.kind == Kind::locked) storage->claims.locks = 1;
+      if (item.kind == Kind::pinned) storage->claims.pins = 1;
+      arena_.occupy(blocks[i], storage);
       if (item.kind != Kind::source)
         lineage_.make_op(nullptr, item.cost, {}, std::vector<Storage*>{storage}, InPlace::no);
       got_cheaper(*storage);
       if (options.cost == CostModel::exact) {
-        storage->around = item.around;
-        storage->epoch = 1;  // as if it had just been found
+        storage->price.around = item.around;
+        storage->price.epoch = 1;  // as if it had just been found
       }
       storages_.push_back(storage);
     }
@@ -58,7 +61,7 @@ class Stage {
   ~Stage() {
     for (Storage* storage : storages_) {
       storage->held = false;
-      storage->pins = storage->locks = 0;
+      storage->claims.pins = storage->claims.locks = 0;
       lineage_.reconsider(*storage);
     }
   }
@@ -66,7 +69,7 @@ class Stage {
   Stage& operator=(const Stage&) = delete;
 
   Policy& policy() { return *policy_; }
-  Run choose(Bytes needed) { return policy_->choose(scene, needed); }
+  Run choose(Bytes needed) { return policy_->choose(context, needed); }
   const Arena& arena() const { return arena_; }
 
  private:
@@ -77,16 +80,18 @@ class Stage {
   }
   const Options options_;
   Arena arena_;
+  Stamps stamps_;
+  Cost cost_;
   Lineage lineage_;
   const std::unique_ptr<Policy> policy_ = make_policy(options_);
   std::vector<Storage*> storages_;
 
  public:
-  Scene scene;
+  SearchContext context;
   std::vector<Block*> blocks;
 };
 
-Options options(PolicyKind kind = PolicyKind::coop) {
+Options options(const std::string& kind = "coop") {
   Options chosen;
   chosen.policy = kind;
   chosen.cost = CostModel::own;
@@ -100,47 +105,47 @@ struct Worth {
   Bytes gain;
 };
 
-std::optional<Worth> worth(Scene& scene, const Block& block, bool may_move, Seconds horizon) {
+std::optional<Worth> worth(SearchContext& context, const Block& block, bool may_move, Seconds horizon) {
   if (block.state == Block::State::free) return Worth{0, block.bytes};
   Storage* storage = block.storage;
-  if (!storage || storage->locks) return std::nullopt;
+  if (!storage || storage->claims.locks) return std::nullopt;
   const auto bytes = static_cast<double>(block.bytes);
-  const double moving = bytes / scene.options.copy_bandwidth / std::max(horizon, kShortest);
-  if (storage->producer && !storage->pins) {
-    const Seconds stale = std::max(scene.now - storage->last_access, kShortest);
-    const double leaving = storage->held ? scene.lineage.projected_cost(*storage) / stale : 0;
-    if (!may_move || !(leaving > moving + 4 * scene.terms.price * bytes)) return Worth{leaving, block.bytes};
+  const double moving = bytes / context.options.copy_bandwidth / std::max(horizon, kShortest);
+  if (storage->producer && !storage->claims.pins) {
+    const Seconds stale = std::max(context.clock.now - storage->last_access, kShortest);
+    const double leaving = storage->held ? context.cost.projected(*storage) / stale : 0;
+    if (!may_move || !(leaving > moving + 4 * context.price.per_byte * bytes)) return Worth{leaving, block.bytes};
   }
   if (!may_move) return std::nullopt;
   return Worth{moving, 0};
 }
 
-double value_of(Scene& scene, Run run, bool may_move, Seconds horizon, Bytes& gain) {
+double value_of(SearchContext& context, Run run, bool may_move, Seconds horizon, Bytes& gain) {
   double cost = 0;
   gain = 0;
   for (const Block* block = run.first;; block = block->next) {
-    const auto part = worth(scene, *block, may_move, horizon);
+    const auto part = worth(context, *block, may_move, horizon);
     CHECK(part.has_value());  // a wall inside the run
     cost += part->cost;
     gain += part->gain;
     if (block == run.last) break;
   }
-  return scene.options.per_byte ? cost / static_cast<double>(gain) : cost;
+  return context.options.per_byte ? cost / static_cast<double>(gain) : cost;
 }
 
 // Least value over all runs that are large enough; per byte, over those that no block can be left out of at either end.
 // Infinite if there is none.
-double least_value(Scene& scene, Bytes needed, bool may_move, Seconds horizon) {
+double least_value(SearchContext& context, Bytes needed, bool may_move, Seconds horizon) {
   double least = std::numeric_limits<double>::infinity();
-  for (Block* first = scene.arena.first(); first; first = first->next) {
+  for (Block* first = context.arena.first(); first; first = first->next) {
     for (Block* last = first; last; last = last->next) {
-      const auto end = worth(scene, *last, may_move, horizon);
+      const auto end = worth(context, *last, may_move, horizon);
       if (!end) break;
       Bytes gain = 0;
-      const double value = value_of(scene, {first, last}, may_move, horizon, gain);
+      const double value = value_of(context, {first, last}, may_move, horizon, gain);
       if (gain < needed) continue;
-      const bool minimal = gain - worth(scene, *first, may_move, horizon)->gain < needed && gain - end->gain < needed;
-      if (scene.options.per_byte && !minimal) continue;
+      const bool minimal = gain - worth(context, *first, may_move, horizon)->gain < needed && gain - end->gain < needed;
+      if (context.options.per_byte && !minimal) continue;
       least = std::min(least, value);
     }
   }
@@ -183,11 +188,11 @@ TEST(the_last_window_is_shrunk_from_the_left) {
 }
 
 TEST(a_staleness_of_zero_is_no_reason_for_inf_or_nan_or_a_false_shortage) {
-  for (const PolicyKind kind : {PolicyKind::coop, PolicyKind::dtr, PolicyKind::dte, PolicyKind::lru}) {
-    const check::Context context("policy", static_cast<int>(kind));
+  for (const std::string kind : {"coop", "dtr", "dte", "lru"}) {
+    const check::Context context("policy", kind);
     Stage all_fresh(options(kind), {{Kind::held, 4, 1, 100}, {Kind::held, 4, 2, 100}, {Kind::held, 4, 0, 100}});
     CHECK(all_fresh.choose(4).first != nullptr);
-    CHECK(std::isfinite(all_fresh.scene.found.staleness));
+    CHECK(std::isfinite(all_fresh.context.found.staleness));
     // A fresh storage enters and leaves the window before an old one: nothing may be left of it in the sum.
     Stage mixed(options(kind), {{Kind::held, 8, 100, 100}, {Kind::held, 8, 100, 100}, {Kind::held, 8, 1, 0}});
     CHECK_EQUAL(mixed.choose(8).first, mixed.blocks[2]);
@@ -212,11 +217,11 @@ TEST(the_window_is_the_cheapest_of_all_runs) {
         Stage stage(chosen, random_items(random, round % 40 ? 24 : 200));
         // The same again, somewhat later: what the first search has found out of the arena's parts still counts, or not.
         for (int again = 0; again < 3; ++again) {
-          const Seconds horizon = stage.scene.terms.staleness = random.chance(50) ? 0 : 10;
-          if (random.chance(50)) stage.scene.terms.price = std::pow(10.0, -static_cast<double>(random.below(8)));
-          const bool all_may_leave = std::isinf(stage.scene.terms.price);
+          const Seconds horizon = stage.context.price.staleness = random.chance(50) ? 0 : 10;
+          if (random.chance(50)) stage.context.price.per_byte = std::pow(10.0, -static_cast<double>(random.below(8)));
+          const bool all_may_leave = std::isinf(stage.context.price.per_byte);
           const Bytes needed = stage.arena().largest_free() + random.between(1, 60);
-          const double least = least_value(stage.scene, needed, move, horizon);
+          const double least = least_value(stage.context, needed, move, horizon);
           const Run run = stage.choose(needed);
           CHECK_EQUAL(run.first != nullptr, std::isfinite(least));
           if (all_may_leave) CHECK_EQUAL(largest_run(stage.arena(), move) >= needed, std::isfinite(least));
@@ -226,10 +231,10 @@ TEST(the_window_is_the_cheapest_of_all_runs) {
           }
           ++found;
           Bytes gain = 0;
-          const double value = value_of(stage.scene, run, move, horizon, gain);
+          const double value = value_of(stage.context, run, move, horizon, gain);
           CHECK(gain >= needed);
           CHECK_NEAR(value, least);
-          stage.scene.now += static_cast<Seconds>(random.below(40)) / 10;
+          stage.context.clock.now += static_cast<Seconds>(random.below(40)) / 10;
         }
       }
       CHECK(found > 1000 && none > 100);
@@ -246,11 +251,11 @@ TEST(spare_storages_are_found_from_where_the_last_were_and_from_the_end_the_requ
   Stage stage(options(), items);
   Policy& policy = stage.policy();
   const auto take = [&](Side side) {
-    stage.scene.side = side;
-    const Run run = policy.choose(stage.scene, 4);
+    stage.context.side = side;
+    const Run run = policy.choose(stage.context, 4);
     CHECK_EQUAL(run.first, run.last);
     CHECK(!run.first->storage->held);
-    run.first->storage->locks = 1;  // taken
+    run.first->storage->claims.locks = 1;  // taken
     return run.first->offset;
   };
   Bytes low = take(Side::low), high = take(Side::high);
@@ -309,7 +314,7 @@ TEST(a_run_never_begins_or_ends_with_something_that_only_moves) {
   check::Random random(5);
   for (int round = 0; round < 2000; ++round) {
     Stage stage(options(), random_items(random));
-    stage.scene.terms.staleness = 1;
+    stage.context.price.staleness = 1;
     const Run run = stage.choose(random.between(1, 40));
     if (!run.first) continue;
     for (const Block* end : {run.first, run.last}) CHECK(!end->storage || end->storage->evictable());
@@ -317,29 +322,29 @@ TEST(a_run_never_begins_or_ends_with_something_that_only_moves) {
 }
 
 TEST(what_nobody_holds_goes_first) {
-  for (const PolicyKind kind : {PolicyKind::coop, PolicyKind::dtr, PolicyKind::dte, PolicyKind::lru}) {
-    const check::Context context("policy", static_cast<int>(kind));
+  for (const std::string kind : {"coop", "dtr", "dte", "lru"}) {
+    const check::Context context("policy", kind);
     Stage stage(options(kind), {{Kind::held, 8, 1, 0}, {Kind::dead, 8, 1e6, 99}, {Kind::held, 8, 1, 0}});
     CHECK_EQUAL(stage.choose(8).first, stage.blocks[1]);
   }
 }
 
 TEST(one_at_a_time_policies_choose_what_their_definitions_say) {
-  for (const PolicyKind kind : {PolicyKind::dtr, PolicyKind::dte, PolicyKind::lru, PolicyKind::coop}) {
-    check::Random random(static_cast<std::uint64_t>(kind) + 1);
+  for (const std::string kind : {"dtr", "dte", "lru", "coop"}) {
+    check::Random random(kind.size() + 1);
     int found = 0;
     for (int round = 0; round < 2000; ++round) {
-      const check::Context a("policy", static_cast<int>(kind)), b("round", round);
+      const check::Context a("policy", kind), b("round", round);
       Options chosen = options(kind);
-      if (kind == PolicyKind::coop) chosen.window = false;  // then it is DTE's choice
+      if (kind == "coop") chosen.window = false;  // then it is DTE's choice
       Stage stage(chosen, random_items(random));
       const auto score = [&](const Block& block) {
         const Storage& storage = *block.storage;
-        if (kind == PolicyKind::lru) return storage.held ? storage.last_access : -1;
-        const double stale = std::max(stage.scene.now - storage.last_access, kShortest);
+        if (kind == "lru") return storage.held ? storage.last_access : -1;
+        const double stale = std::max(stage.context.clock.now - storage.last_access, kShortest);
         const double cost = storage.held ? storage.producer->cost / stale : 0;
         Bytes bytes = block.bytes;
-        if (kind != PolicyKind::dtr) {
+        if (kind != "dtr") {
           for (const Block* side : {block.prev, block.next}) {
             if (side && side->state == Block::State::free) bytes += side->bytes;
           }
@@ -382,10 +387,10 @@ TEST(a_source_is_moved_only_if_that_is_cheaper_than_another_window) {
         {Kind::free, 4}, {Kind::source, 2}, {Kind::free, 4}, {Kind::raw, 1}, {Kind::held, 8, cost, 90}};
   };
   Stage cheap(chosen, items(1));
-  cheap.scene.terms.staleness = 10;
+  cheap.context.price.staleness = 10;
   CHECK_EQUAL(cheap.choose(8).first, cheap.blocks[4]);
   Stage dear(chosen, items(3));
-  dear.scene.terms.staleness = 10;
+  dear.context.price.staleness = 10;
   CHECK_EQUAL(dear.choose(8).first, dear.blocks[0]);
 }
 
@@ -394,23 +399,23 @@ TEST(what_is_dear_and_quickly_moved_stays_if_its_bytes_are_not_worth_it) {
   chosen.copy_bandwidth = 1e6;
   Stage stage(chosen,
               {{Kind::held, 8, 1e-3, 90}, {Kind::held, 4, 1, 90}, {Kind::held, 8, 1e-3, 90}, {Kind::source, 4}});
-  const auto dear = [&]() -> Storage& { return *stage.blocks[1]->storage; };
-  stage.scene.terms = {10, 1e-4};
+  const auto expensive = [&]() -> Storage& { return *stage.blocks[1]->storage; };
+  stage.context.price = {10, 1e-4};
   const Run run = stage.choose(16);
   CHECK(run.first == stage.blocks[0] && run.last == stage.blocks[2]);
-  CHECK(stays(stage.scene, dear()));
-  CHECK(!stays(stage.scene, *stage.blocks[0]->storage));
-  CHECK(!stage.choose(20).first);  // without its bytes there is not enough
-  stage.scene.terms.price = 1;     // now bytes are dear
-  CHECK(!stays(stage.scene, dear()));
+  CHECK(stage.context.moves_aside(expensive()));
+  CHECK(!stage.context.moves_aside(*stage.blocks[0]->storage));
+  CHECK(!stage.choose(20).first);    // without its bytes there is not enough
+  stage.context.price.per_byte = 1;  // now bytes are expensive
+  CHECK(!stage.context.moves_aside(expensive()));
   CHECK(stage.choose(20).first == stage.blocks[0]);
 }
 
 TEST(a_search_leaves_the_mean_staleness_of_what_leaves) {
   Stage stage(options(), {{Kind::held, 4, 1, 90}, {Kind::dead, 4, 1, 70}, {Kind::source, 4}, {Kind::free, 4}});
   stage.choose(8);
-  CHECK_NEAR(stage.scene.found.staleness, 20.0);
-  stage.scene.terms.staleness = stage.scene.found.staleness;
+  CHECK_NEAR(stage.context.found.staleness, 20.0);
+  stage.context.price.staleness = stage.context.found.staleness;
   stage.choose(5);
-  CHECK_NEAR(stage.scene.found.staleness, 30.0);
+  CHECK_NEAR(stage.context.found.staleness, 30.0);
 }

@@ -21,12 +21,11 @@ struct Totals {
 
 std::string describe(const Options& o) {
   std::ostringstream text;
-  text << "budget " << o.budget << " alignment " << o.alignment << " policy " << static_cast<int>(o.policy)
-       << " placement " << static_cast<int>(o.placement) << " cost " << static_cast<int>(o.cost) << " window "
-       << o.window << " partition " << o.partition << " per_byte " << o.per_byte << " keep_dead " << o.keep_dead
-       << " in_place " << o.in_place << " move " << o.move << " rescue " << o.rescue << " tiny " << o.tiny
-       << " max_depth " << o.max_depth << " max_versions " << o.max_versions << " exact_limit " << o.exact_limit
-       << " swap " << o.swap;
+  text << "budget " << o.budget << " alignment " << o.alignment << " policy " << o.policy << " placement "
+       << static_cast<int>(o.placement) << " cost " << static_cast<int>(o.cost) << " window " << o.window
+       << " partition " << o.partition << " per_byte " << o.per_byte << " keep_dead " << o.keep_dead << " in_place "
+       << o.in_place << " move " << o.move << " rescue " << o.rescue << " tiny " << o.tiny << " max_depth "
+       << o.max_depth << " max_versions " << o.max_versions << " exact_limit " << o.exact_limit << " swap " << o.swap;
   return text.str();
 }
 
@@ -238,41 +237,45 @@ void print(const char* what, const Totals& t) {
 
 }  // namespace
 
+// The conformance suite: a policy passes it by being registered.
 TEST(rules_1_to_8_hold_for_every_policy_and_every_switch) {
   Totals totals;
-  std::uint64_t seed = 0;
-  for (const PolicyKind policy : {PolicyKind::coop, PolicyKind::dtr, PolicyKind::dte, PolicyKind::lru}) {
-    for (const Placement placement : {Placement::two_ended, Placement::best_fit}) {
-      for (const CostModel cost : {CostModel::own, CostModel::exact, CostModel::union_find}) {
-        for (unsigned switches = 0; switches < 128; ++switches) {
-          check::Random random(++seed);
-          Options options;
-          options.policy = policy;
-          options.placement = placement;
-          options.cost = cost;
-          options.window = switches & 1;
-          options.partition = switches & 2;
-          options.per_byte = switches & 4;
-          options.keep_dead = switches & 8;
-          options.in_place = switches & 16;
-          options.move = switches & 32;
-          options.rescue = switches & 64;
-          vary(options, random);
-          run_program(options, seed, 60, totals);
-        }
-      }
-    }
+  const std::vector<std::string> policies = policy_names();
+  constexpr std::array kPlacements{Placement::two_ended, Placement::best_fit};
+  constexpr std::array kCosts{CostModel::own, CostModel::exact, CostModel::union_find};
+  const int kinds = static_cast<int>(policies.size() * kPlacements.size() * kCosts.size() * 128);
+  constexpr int kStride = 1609;  // prime: also the first few of them are of every kind
+  const int rounds = check::rounds(kinds);
+  for (int i = 0; i < rounds; ++i) {
+    const auto which = static_cast<std::uint64_t>(i * kStride % kinds);
+    const std::uint64_t switches = which % 128, seed = which + 1;
+    check::Random random(seed);
+    Options options;
+    options.policy = policies[which / 768];
+    options.placement = kPlacements[which / 384 % 2];
+    options.cost = kCosts[which / 128 % 3];
+    options.window = switches & 1;
+    options.partition = switches & 2;
+    options.per_byte = switches & 4;
+    options.keep_dead = switches & 8;
+    options.in_place = switches & 16;
+    options.move = switches & 32;
+    options.rescue = switches & 64;
+    vary(options, random);
+    run_program(options, seed, 60, totals);
   }
   print("all switches", totals);
-  CHECK(totals.evictions > 10000 && totals.replays > 10000 && totals.shortages > 1000 && totals.failures > 100);
+  CHECK(totals.evictions > 3 * totals.programs && totals.replays > 3 * totals.programs);
+  CHECK(totals.shortages > totals.programs / 3 && totals.failures > totals.programs / 30);
 }
 
 TEST(rules_1_to_8_hold_where_storages_leave_with_their_bytes) {
   Totals totals;
-  for (std::uint64_t seed = 1; seed <= 1500; ++seed) {
+  const auto rounds = static_cast<std::uint64_t>(check::rounds(1500));
+  for (std::uint64_t seed = 1; seed <= rounds; ++seed) {
     check::Random random(seed * 104729);
     Options options;
-    options.policy = std::array{PolicyKind::coop, PolicyKind::coop, PolicyKind::delta, PolicyKind::lru}[seed % 4];
+    options.policy = std::array<const char*, 4>{"coop", "coop", "delta", "lru"}[seed % 4];
     options.keep_dead = !random.chance(25);
     options.in_place = !random.chance(25);
     options.move = !random.chance(25);
@@ -284,16 +287,16 @@ TEST(rules_1_to_8_hold_where_storages_leave_with_their_bytes) {
     run_program(options, seed, 80, totals, static_cast<int>(seed % 4) * 3);
   }
   print("swapping", totals);
-  CHECK(totals.swaps > 5000 && totals.replays > 5000);
+  CHECK(totals.swaps > 3 * totals.programs && totals.replays > 3 * totals.programs);
 }
 
 TEST(rules_1_to_8_hold_over_long_programs) {
   Totals totals;
-  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+  const auto rounds = static_cast<std::uint64_t>(check::rounds(40));
+  for (std::uint64_t seed = 1; seed <= rounds; ++seed) {
     check::Random random(seed * 7919);
     Options options;
-    options.policy =
-        std::array{PolicyKind::coop, PolicyKind::coop, PolicyKind::dtr, PolicyKind::dte, PolicyKind::lru}[seed % 5];
+    options.policy = std::array<const char*, 5>{"coop", "coop", "dtr", "dte", "lru"}[seed % 5];
     options.keep_dead = !random.chance(25);
     options.in_place = !random.chance(25);
     options.move = !random.chance(25);

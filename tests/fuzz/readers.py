@@ -1,8 +1,9 @@
 """Every file that coop reads: how good ones are made, and what is done with what was read.
 
-A reader gives what can be used, or raises its own error, with a text that is one sentence and names the file. What was read is
-used: traces are played in two budgets and planned, plans are followed, devices say what an op costs. Using it may end in one
-of the errors that are made for users; in no other.
+A reader gives what can be used, or raises its own error, with a text that is one sentence and
+names the file. What was read is used: traces are played in two budgets and planned, plans are
+followed, devices say what an op costs, events are drawn. Using it may end in one of the errors
+that are made for users; in no other.
 """
 
 import functools
@@ -16,11 +17,16 @@ from typing import Any
 
 import torch
 
+from coop.event_file import EventFile, EventWriter, rows_of
+from coop.events import Event
 from coop.plan import PlanError, graph_of, peak_of, solve
-from coop.plan import file as plan_file
-from coop.plan.addresses import assign
-from coop.plan.follow import planned
-from coop.plan.plan import Step
+from coop.plan.model import file as plan_file
+from coop.plan.model.plan import Step
+from coop.plan.running.follow import planned
+from coop.plan.running.packing import assign, place
+from coop.policies import options_for
+from coop.report.memory_map import paint
+from coop.report.rebuild import rebuild
 from coop.simulate import ideal
 from coop.simulate.checked import above_the_floor, player_of
 from coop.simulate.player import Player
@@ -44,7 +50,8 @@ class Reader:
     use: Callable[[Any], None]
     error: type[Exception]
     accepts: bool = True
-    """What is read can be used. A log may be for the ideal simulator only, and nobody plays an empty trace."""
+    """What is read can be used. A log may be for the ideal simulator only, and nobody plays an
+    empty trace."""
 
     def take(self, path: Path) -> str:
         """What became of the file: read, used or refused. Any other error is a finding."""
@@ -63,7 +70,7 @@ class Reader:
         return "used"
 
 
-# --- seeds -----------------------------------------------------------------------------------------------------------------
+# --- seeds ---------------------------------------------------------------------------------------
 
 
 def _written(write_to: Callable[[Path], object]) -> bytes:
@@ -99,7 +106,9 @@ def _plans() -> list[bytes]:
     value = GRAPH.nodes[0].outputs[0]
     there_and_back = (Step("out", value), Step("free", value), Step("in", value))
     about = {"paging": asdict(Paging(1e-5, 1e10, 1e-5, 1e10))}
-    made.append(replace(made[1], steps=(*made[1].steps[:at], *there_and_back, *made[1].steps[at:]), about=about))
+    steps = (*made[1].steps[:at], *there_and_back, *made[1].steps[at:])
+    made.append(place(replace(made[1], steps=steps, about=about)))
+    made.append(replace(made[0], addresses=None))  # as files of version 1 are
     return [_written(lambda path, plan=plan: plan_file.write(plan, path)) for plan in made]
 
 
@@ -108,7 +117,21 @@ def _devices() -> list[bytes]:
     return [path.read_bytes() for path in sorted(folder.glob("*.toml"))]
 
 
-# --- what is done with it --------------------------------------------------------------------------------------------------
+def _event_files() -> list[bytes]:
+    files = []
+    for switches in ({}, {"swap": True}, {"plan": solve(GRAPH, 0.8, "treewidth")}):
+        run = _player().play(0.85, events=True, steps=2, **switches)
+        options = options_for("coop", run.budget, 0, {})
+
+        def write_to(path: Path, run: Any = run, options: Any = options) -> None:
+            with EventWriter(path, options, "coop", "step") as writer:
+                writer.write(rows_of(run.events))
+
+        files.append(_written(write_to))
+    return files
+
+
+# --- what is done with it ------------------------------------------------------------------------
 
 
 def _play(trace: Trace) -> None:
@@ -147,6 +170,20 @@ def _player() -> Player:
     return Player(STEP)
 
 
+def _events(path: Path) -> tuple[int, list[Event]]:
+    found = EventFile(path)
+    return found.budget, list(found)
+
+
+def _picture(found: tuple[int, list[Event]]) -> None:
+    """Events that do not begin with the arena empty are read, and cannot be drawn."""
+    budget, events = found
+    for by in ("time", "events"):
+        run = rebuild(events, by)
+        paint(run, budget, run.end - run.start or 1.0, 80, 60)
+        rebuild(events, by, since=run.end / 2 if by == "time" else 0.0)
+
+
 def _execution(path: Path) -> Trace:
     return execution.read(path, None, load("a100"))
 
@@ -161,5 +198,6 @@ READERS = {
         Reader("kineto", ".json", lambda: [(DATA / "gpu_kineto.json").read_bytes()],
                lambda path: execution.read(DATA / "gpu_et.json", path), _play, TraceError, accepts=False),
         Reader("device", ".toml", _devices, load, _cost, ValueError),
+        Reader("events", ".events", _event_files, _events, _picture, ValueError, accepts=False),
     )
 }  # fmt: skip

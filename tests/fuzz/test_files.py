@@ -1,4 +1,5 @@
-"""A sample of what `make hunt-files` does: mutated files are used or refused, with one sentence, in little time and memory.
+"""A sample of what `make hunt-files` does: mutated files are used or refused, with one sentence,
+in little time and memory.
 
 From the command line, a refusal is one line on stderr and exit code 2.
 """
@@ -12,8 +13,9 @@ from mutate import mutate
 from readers import READERS, STEP, Reader
 
 from command import coop
+from coop.event_file import EventFile, EventFileError
 from coop.plan import PlanError, solve
-from coop.plan import file as plan_file
+from coop.plan.model import file as plan_file
 from coop.simulate import Player
 from coop.trace import TraceError, content, read, write
 from coop.trace.execution import read as read_execution
@@ -37,6 +39,7 @@ COMMANDS = {
     "execution": ("trace", "{}", "-o", "{out}"),
     "kineto": ("trace", "{et}", "--kineto", "{}", "-o", "{out}"),
     "device": ("trace", "{et}", "--device", "{}", "-o", "{out}"),
+    "events": ("memory-map", "{}", "-o", "{picture}"),
 }
 
 
@@ -48,6 +51,7 @@ def test_from_the_command_line_a_refusal_is_one_sentence(name, tmp_path, capsys)
     (tmp_path / "et.json").write_bytes(READERS["execution"].seeds()[0])
     path = tmp_path / f"case{reader.ending}"
     paths = {"step": tmp_path / "step.trace", "et": tmp_path / "et.json", "out": tmp_path / "out.trace"}
+    paths["picture"] = tmp_path / "map.png"
     codes = []
     for case in range(40):
         path.write_bytes(mutate(choose.choice(seeds), choose) if case else seeds[0])
@@ -61,7 +65,7 @@ def test_from_the_command_line_a_refusal_is_one_sentence(name, tmp_path, capsys)
     assert codes[0] == 0 and 2 in codes
 
 
-# --- limits ----------------------------------------------------------------------------------------------------------------
+# --- limits --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -71,7 +75,8 @@ def small_limits(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("reader", "error"), [(read, TraceError), (plan_file.read, PlanError), (read_execution, TraceError)]
+    ("reader", "error"),
+    [(read, TraceError), (plan_file.read, PlanError), (read_execution, TraceError), (EventFile, EventFileError)],
 )
 @pytest.mark.parametrize("line", [b" " * (1 << 22), b"{}\n" * (1 << 20)], ids=["one line", "lines"])
 def test_what_unpacks_to_more_than_the_limit_is_refused(reader, error, line, small_limits, tmp_path):
@@ -81,14 +86,14 @@ def test_what_unpacks_to_more_than_the_limit_is_refused(reader, error, line, sma
         reader(path)
 
 
-@pytest.mark.parametrize("reader", [read, plan_file.read, read_execution])
+@pytest.mark.parametrize("reader", [read, plan_file.read, read_execution, EventFile])
 def test_json_that_nests_too_deep_is_refused(reader, tmp_path):
-    (path := tmp_path / "deep").write_bytes(gzip.compress(b"[" * 100_000))
+    (path := tmp_path / "deep").write_bytes(gzip.compress(b"[" * 100_000 + b"\n"))
     with pytest.raises(ValueError, match=r"deep.*not JSON"):
         reader(path)
 
 
-# --- plans -----------------------------------------------------------------------------------------------------------------
+# --- plans ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -103,6 +108,8 @@ def test_json_that_nests_too_deep_is_refused(reader, tmp_path):
         ('"status":"', '"status":"very ', "for status"),
         ('"about":{', '"about":{"paging":{"in_bandwidth":0},', "it pages|paged to"),
         ('"seconds":', '"seconds":1e999,"old":', "for seconds"),
+        ('["sgd_",', '["\\ud800",', "not a node"),
+        ('"addresses":', '"old":', "cut off"),
     ],
 )  # fmt: skip
 def test_a_plan_that_cannot_be_followed_is_refused_when_it_is_read(old, new, why, tmp_path):

@@ -72,7 +72,9 @@ COMPUTE = {
     "full": "torch.full_like(x, k)",
     "zeros": "torch.zeros(k + 1, 8)",
     "arange": "torch.arange(k * 8)",
-    "strided": "torch.empty_strided((8, 8), (1, 9)).copy_(fit(f32(x), torch.empty(8, 8)))",
+    # The bytes between are set: a later view or resize shows them.
+    "strided": "torch.zeros(72).as_strided((8, 8), (1, 9)).copy_(fit(f32(x), torch.empty(8, 8)))",
+    "empty_strided": "torch.empty_strided((8, 8), (1, 8)).copy_(fit(f32(x), torch.empty(8, 8)))",
     "channels": "fit(f32(x), torch.empty(2, 4, 4, 4)).contiguous(memory_format=torch.channels_last)",
     "split": "torch.cat(x.split(3)[::-1])",
     "tensor_split": "torch.cat(torch.tensor_split(x, (1, 3))[::-1])",
@@ -304,7 +306,7 @@ IN_PLACE = {
     "unbind_": "x.unbind(0)[-1].zero_()",
     "requires": "x.requires_grad_()",
     "numpy_": "vec(x).detach().numpy().__setitem__(0, k)",
-    "addmm_": "mat(x).addmm_(mat(x), fit(y, torch.empty(mat(x).shape[1], mat(x).shape[1])), alpha=0.01)",
+    "addmm_": "mat(x).addmm_(mat(x).clone(), fit(y, torch.empty(mat(x).shape[1], mat(x).shape[1])).clone(), alpha=0.01)",
     "detach_": "x.detach_()",
     "fused": "torch._fused_sgd_([x.contiguous()], [fit(y, x).contiguous()], [], weight_decay=0.0, momentum=0.0, lr=0.1, dampening=0.0, nesterov=False, maximize=False, is_first_step=True)",
 }

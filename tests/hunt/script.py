@@ -22,6 +22,14 @@ __all__ = [name for name in dir() if not name.startswith("_") and name != "compa
 
 def compare(program: Callable[[Machine], Any], size: tuple[int, int], seed: int, threads: int, **settings: Any) -> None:
     """Prints where the program's results in a budget differ from those of a plain run."""
+    for where, difference in differences(program, size, seed, threads, **settings).items():
+        print(f"{where}: {difference or 'the same'}")
+
+
+def differences(
+    program: Callable[[Machine], Any], size: tuple[int, int], seed: int, threads: int, **settings: Any
+) -> dict[str, str]:
+    """From a plain run, without a limit and in a budget; empty where there are none."""
 
     class Written(Interpreter):
         def run(self) -> "Written":
@@ -36,5 +44,7 @@ def compare(program: Callable[[Machine], Any], size: tuple[int, int], seed: int,
         found = comparing.in_budget(shell, measured, settings)
     finally:
         comparing.Interpreter = original  # type: ignore[misc]
-    print("without a limit:", comparing.difference(expected, actual) or "the same")
-    print("in a budget:", "no room" if found is None else comparing.difference(expected, found) or "the same")
+    return {
+        "without a limit": comparing.difference(expected, actual),
+        "in a budget": "no room" if found is None else comparing.difference(expected, found),
+    }

@@ -67,5 +67,7 @@ def out(z: torch.Tensor, *inputs: torch.Tensor) -> torch.Tensor:
 
 
 def resizable(x: torch.Tensor) -> bool:
-    """Where it is not, plain PyTorch raises, but leaves a shape behind that reaches past the end of the memory."""
-    return x.untyped_storage().resizable()
+    """Where it is not, plain PyTorch raises, but leaves a shape behind that reaches past the end of the memory. An inference
+    tensor can be made larger anywhere, but filled in inference mode only."""
+    writable = not x.is_inference() or torch.is_inference_mode_enabled()
+    return x.untyped_storage().resizable() and writable

@@ -2,7 +2,7 @@
 
 import random
 
-from coop.plan.graph import from_trace, make
+from coop.plan.model.graph import from_trace, make
 from coop.trace import Op, Output, Release, Trace
 
 

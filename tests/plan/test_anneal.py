@@ -6,13 +6,13 @@ import pytest
 from graphs import chain, layered, small
 from oracle import cheapest
 
-from coop.plan.anneal import anneal
-from coop.plan.graph import from_trace
-from coop.plan.greedy import greedy
-from coop.plan.plan import PlanError, floor
-from coop.plan.schedule import places_of, plan_of, profile, sequence_of
-from coop.plan.search import Search
-from coop.plan.staged import near, solve
+from coop.plan.exact.staged import near, solve
+from coop.plan.model.graph import from_trace
+from coop.plan.model.plan import PlanError, floor
+from coop.plan.model.schedule import places_of, plan_of, profile, sequence_of
+from coop.plan.search.anneal import anneal
+from coop.plan.search.greedy import greedy
+from coop.plan.search.search import Search
 from random_traces import build
 
 
@@ -43,7 +43,7 @@ def test_it_comes_near_to_what_the_staged_model_proves_and_tells_of_it():
 
 def test_the_same_seed_makes_the_same_moves():
     from coop import _C
-    from coop.plan.anneal import _graph
+    from coop.plan.search.anneal import _graph
 
     graph = layered(60, 180, 3)
     budget = int(0.8 * profile(graph, range(60)).peak)
@@ -66,7 +66,7 @@ def test_it_may_start_from_what_does_not_fit():
 @pytest.mark.parametrize("seed", range(25))
 def test_the_books_that_are_kept_from_move_to_move_are_right(seed):
     from coop import _C
-    from coop.plan.anneal import _graph
+    from coop.plan.search.anneal import _graph
 
     for graph in (small(seed), layered(40, 90, seed), from_trace(build(random.Random(seed).randbytes(400)))):
         budget = int(0.8 * profile(graph, range(len(graph.nodes))).peak)

@@ -6,13 +6,13 @@ import pytest
 from graphs import chain, in_place, layered, small
 from oracle import cheapest
 
-from coop.plan.chen import Forward, greedy, sqrt
-from coop.plan.graph import from_trace, make
-from coop.plan.plan import PlanError, floor
-from coop.plan.schedule import peak_of, plan_of
-from coop.plan.search import Search
-from coop.plan.treeverse import treeverse
-from coop.plan.treewidth import treewidth
+from coop.plan.heuristic.chen import Forward, greedy, sqrt
+from coop.plan.heuristic.treeverse import treeverse
+from coop.plan.heuristic.treewidth import treewidth
+from coop.plan.model.graph import from_trace, make
+from coop.plan.model.plan import PlanError, floor
+from coop.plan.model.schedule import peak_of, plan_of
+from coop.plan.search.search import Search
 from coop.trace import Op, Output, Release, Trace
 from random_traces import build
 from step_traces import convolutions, transformer

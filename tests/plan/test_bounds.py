@@ -8,11 +8,11 @@ from graphs import chain, layered, small
 from oracle import cheapest
 
 from coop.plan import floor, graph_of, peak_of
-from coop.plan.bounds import bound, moments
-from coop.plan.cut import cut
-from coop.plan.graph import make
-from coop.plan.schedule import plan_of, profile
-from coop.plan.search import Search
+from coop.plan.model.graph import make
+from coop.plan.model.schedule import plan_of, profile
+from coop.plan.search.bounds import bound, moments
+from coop.plan.search.cut import cut
+from coop.plan.search.search import Search
 from random_traces import build
 from step_traces import convolutions, transformer
 

@@ -5,8 +5,8 @@ from graphs import chain, layered, small
 from oracle import cheapest
 
 from coop.plan import PlanError, floor, peak_of, solve
-from coop.plan.checkmate import checkmate, relaxed
-from coop.plan.search import Search
+from coop.plan.exact.checkmate import checkmate, relaxed
+from coop.plan.search.search import Search
 
 
 def test_the_published_chain():

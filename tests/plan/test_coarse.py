@@ -6,10 +6,10 @@ import pytest
 from graphs import chain, layered, small
 
 from coop.plan import check, floor, graph_of, make_graph, peak_of, solve
-from coop.plan.coarse import coarsen
-from coop.plan.greedy import greedy
-from coop.plan.plan import PlanError
-from coop.plan.schedule import plan_of, profile
+from coop.plan.model.plan import PlanError
+from coop.plan.model.schedule import plan_of, profile
+from coop.plan.search.coarse import coarsen
+from coop.plan.search.greedy import greedy
 from random_traces import build
 from step_traces import convolutions, transformer
 

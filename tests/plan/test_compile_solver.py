@@ -9,7 +9,7 @@ from torch import nn
 from torch._functorch import config
 
 from coop import _C
-from coop.plan.compile_solver import compile_solver
+from coop.plan.running.compile_solver import compile_solver
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of torch.compile's own
 

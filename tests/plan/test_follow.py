@@ -390,6 +390,6 @@ def test_steps_for_what_the_program_does_not_have_are_refused(steps_):
     """A file may be damaged in a way that only the program shows."""
     graph = chain(3)
     whole = solve(graph, 100, "keep-all")
-    broken = replace(whole, steps=(*(coop.plan.plan.Step(*step) for step in steps_), *whole.steps))
+    broken = replace(whole, steps=(*(coop.plan.model.plan.Step(*step) for step in steps_), *whole.steps))
     with pytest.raises(PlanError):
         coop.budget(1 << 20, plan=broken)

@@ -3,10 +3,10 @@
 import pytest
 from graphs import chain, in_place, layered
 
-from coop.plan.graph import from_trace
-from coop.plan.greedy import greedy
-from coop.plan.plan import PlanError, floor
-from coop.plan.schedule import plan_of, profile, prune
+from coop.plan.model.graph import from_trace
+from coop.plan.model.plan import PlanError, floor
+from coop.plan.model.schedule import plan_of, profile, prune
+from coop.plan.search.greedy import greedy
 from coop.simulate import Player
 from step_traces import convolutions, transformer
 

@@ -6,13 +6,13 @@ import pytest
 from graphs import chain, layered, small
 from oracle import cheapest
 
-from coop.plan import moccasin as module
-from coop.plan.check import check
-from coop.plan.graph import from_trace, make
-from coop.plan.moccasin import HOST, moccasin
-from coop.plan.plan import PlanError, floor
-from coop.plan.schedule import peak_of
-from coop.plan.search import Search
+from coop.plan.exact import moccasin as module
+from coop.plan.exact.moccasin import HOST, moccasin
+from coop.plan.model.check import check
+from coop.plan.model.graph import from_trace, make
+from coop.plan.model.plan import PlanError, floor
+from coop.plan.model.schedule import peak_of
+from coop.plan.search.search import Search
 from coop.trace.paging import Paging
 from random_traces import build
 from step_traces import convolutions, transformer

@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 from graphs import chain
 
-from coop.plan.addresses import Interval, _packed, assign
-from coop.plan.check import check
-from coop.plan.file import read, write
-from coop.plan.graph import NONE, from_trace, make
-from coop.plan.plan import PlanError, Step, floor
-from coop.plan.schedule import plan_of, profile
+from coop.plan.model.addresses import Interval
+from coop.plan.model.check import check
+from coop.plan.model.file import read, write
+from coop.plan.model.graph import NONE, from_trace, make
+from coop.plan.model.plan import PlanError, Step, floor
+from coop.plan.model.schedule import plan_of, profile
+from coop.plan.running.packing import _packed, assign
 from coop.simulate import Player
 from coop.trace import Op, Output, Release, Source, Trace
 from coop.trace.paging import Paging
@@ -195,7 +196,10 @@ def test_a_plan_survives_a_file(tmp_path):
         (lambda data: data[:-20], "cut off|not a plan"),
         (lambda data: b"nonsense", "not a plan"),
         (lambda data: gzip.compress(b'{"format": "coop-trace"}\n'), "format 'coop-plan'"),
-        (lambda data: _edited(data, '"version":1', '"version":9'), "version 9, and this coop reads version 1. Tip"),
+        (
+            lambda data: _edited(data, '"version":2', '"version":9'),
+            "version 9, and this coop reads versions 1 to 2. Tip",
+        ),
         (lambda data: _edited(data, '["compute",2]\n', ""), "cut off"),
         (lambda data: _edited(data, '["compute",2]', '["compute","2"]'), "line 11: not a step"),
         (lambda data: _edited(data, '"peak":5', '"peak":"5"'), "header says '5' for peak"),

@@ -9,12 +9,12 @@ import pytest
 from graphs import chain, layered, small
 
 from coop import models
-from coop.plan.check import check
-from coop.plan.graph import from_trace, make
-from coop.plan.plan import PlanError, floor
+from coop.plan.model.check import check
+from coop.plan.model.graph import from_trace, make
+from coop.plan.model.plan import PlanError, floor
 from coop.plan.planners import peak_of, solve
-from coop.plan.poet import poet
-from coop.plan.search import Search
+from coop.plan.poet.poet import poet
+from coop.plan.search.search import Search
 from coop.trace import Trace
 from coop.trace.device import Device, load
 from coop.trace.paging import Paging

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coop.plan.random_graphs import layered
+from coop.plan.model.random_graphs import layered
 
 
 @pytest.mark.parametrize(("nodes", "edges"), [(2, 1), (3, 2), (20, 40), (100, 380), (250, 944)])

@@ -14,10 +14,10 @@ from oracle import cheapest
 
 import coop.plan
 from coop.plan import PLANNERS, PlanError, Progress, check, floor, graph_of, make_graph, peak_of, planners, solve
-from coop.plan.auto import _as_the_policy_does
+from coop.plan.model.schedule import steps_of
 from coop.plan.planners import BASELINES
-from coop.plan.schedule import steps_of
-from coop.plan.search import Search
+from coop.plan.search.auto import _as_the_policy_does
+from coop.plan.search.search import Search
 from coop.simulate import Player
 from random_steps import random_trace
 from random_traces import build
@@ -247,7 +247,7 @@ def test_after_ctrl_c_the_planner_is_waited_for(interruptible, monkeypatch):
         search.offer(range(7))
         ended.set()
 
-    monkeypatch.setattr("coop.plan.keep_all.keep_all", slow)
+    monkeypatch.setattr("coop.plan.heuristic.keep_all.keep_all", slow)
     timer = interrupt_after(0.5)
     plan = solve(chain(3), 100, "keep-all", time_limit=300)
     timer.join()
@@ -255,6 +255,35 @@ def test_after_ctrl_c_the_planner_is_waited_for(interruptible, monkeypatch):
     assert not late
     assert plan.about["interrupted"] is True
     assert plan.increase == 0
+
+
+def test_ctrl_c_while_addresses_are_sought_keeps_the_plan(interruptible, monkeypatch):
+    """It is pressed when the planner has ended: the plan is complete, and has the addresses found so far."""
+    stopped = []
+
+    def slow(search, model, **_):
+        while not search.stopped:
+            time.sleep(0.01)
+        stopped.append(search)
+        return None, None
+
+    graph = graph_of(transformer())
+    monkeypatch.setattr("coop.plan.running.packing.run_cp", slow)
+    monkeypatch.setattr("coop.plan.running.packing._place", lambda order, placed=(): _stacked(order))
+    timer = interrupt_after(1.0)
+    plan = solve(graph, int(0.8 * peak_of(graph)), "treewidth", time_limit=300)
+    timer.join()
+    assert len(stopped) == 1 and "interrupted" not in plan.about
+    check(plan, graph)
+
+
+def _stacked(order):
+    """Each above the one before: what nobody would do, and what does not fit."""
+    top, found = 0, []
+    for interval in order:
+        found.append(replace(interval, offset=top))
+        top += interval.bytes
+    return found
 
 
 # --- what is given -------------------------------------------------------------------------------------------------------

@@ -4,11 +4,11 @@ import pytest
 from graphs import chain, layered, small
 from oracle import cheapest
 
-from coop.plan.greedy import greedy
-from coop.plan.plan import PlanError, floor
-from coop.plan.schedule import places_of, plan_of, profile
-from coop.plan.search import Search
-from coop.plan.staged import everywhere, near, solve
+from coop.plan.exact.staged import everywhere, near, solve
+from coop.plan.model.plan import PlanError, floor
+from coop.plan.model.schedule import places_of, plan_of, profile
+from coop.plan.search.greedy import greedy
+from coop.plan.search.search import Search
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -4,11 +4,11 @@ import pytest
 from graphs import chain, layered, small
 from oracle import cheapest
 
-from coop.plan.graph import from_trace, make
-from coop.plan.plan import PlanError, floor
-from coop.plan.schedule import peak_of, profile
-from coop.plan.search import Search
-from coop.plan.treewidth import Separators, taken_back, treewidth
+from coop.plan.heuristic.treewidth import Separators, taken_back, treewidth
+from coop.plan.model.graph import from_trace, make
+from coop.plan.model.plan import PlanError, floor
+from coop.plan.model.schedule import peak_of, profile
+from coop.plan.search.search import Search
 from step_traces import convolutions, transformer
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from reference.lineage import Storage
 
-LOW, HIGH = "low", "high"
+LOW, HIGH, PACKED = "low", "high", "packed"
 FREE, RAW, USED = "free", "raw", "used"
 
 
@@ -60,15 +60,15 @@ class Arena:
 
     def allocate(self, size: int, side: str) -> Block | None:
         """A raw block at the side's edge of a hole that fits: the smallest (the lowest of several), or the one nearest
-        the side's end of the arena. None if there is none."""
+        the side's end of the arena. Packed: in the lowest, whatever the placement. None if there is none."""
         size = self.round(size)
         holes = [block for block in self.blocks if block.state == FREE and block.bytes >= size]
         if not holes:
             return None
-        if self.best_fit:
+        if self.best_fit and side != PACKED:
             hole = min(holes, key=lambda block: (block.bytes, block.offset))
         else:
-            hole = holes[0] if side == LOW else holes[-1]
+            hole = holes[-1] if side == HIGH else holes[0]
         return self.take(hole, size, side)
 
     def take(self, hole: Block, size: int, side: str) -> Block:
@@ -77,7 +77,7 @@ class Arena:
         at = self.blocks.index(hole)
         block = hole
         if hole.bytes > size:
-            if side == LOW:
+            if side != HIGH:
                 self.blocks.insert(at + 1, Block(hole.offset + size, hole.bytes - size))
                 hole.bytes = size
             else:

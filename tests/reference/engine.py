@@ -10,7 +10,7 @@ from math import inf
 from coop._C import Options
 from coop.events import Event
 from coop.trace.trace import Op as Instruction
-from reference.arena import FREE, LOW, RAW, USED, Arena, Block, Classes
+from reference.arena import FREE, HIGH, LOW, PACKED, RAW, USED, Arena, Block, Classes
 from reference.lineage import Lineage, Op, Storage
 from reference.orphans import Orphans
 from reference.policy import Run, Scene, Terms, find_room, stays
@@ -80,9 +80,11 @@ class Engine:
         self.copying: Storage | None = None
         """The old version that an op in place, running again, works on a copy of."""
 
-    def note(self, kind: str, storage: Storage | None, block: Block | None, value: float = 0.0) -> None:
+    def note(
+        self, kind: str, storage: Storage | None, block: Block | None, value: float = 0.0, waited: float = 0.0
+    ) -> None:
         offset, size = (block.offset, block.bytes) if block else (0, 0)
-        self.events.append(Event(kind, self.now, storage.number if storage else 0, offset, size, value))
+        self.events.append(Event(kind, self.now, storage.number if storage else 0, offset, size, value, waited))
 
     # --- figures, by definition ----------------------------------------------------------------------------------------
 
@@ -113,7 +115,7 @@ class Engine:
 
     def allocate(self, size: int) -> Block:
         """What is tiny always goes to the low side."""
-        block = self.take(size, LOW if size <= self.options.tiny else self.side)
+        block = self.take(size, LOW if size <= self.options.tiny and self.side == HIGH else self.side)
         self.counts.allocations += 1
         return block
 
@@ -122,7 +124,7 @@ class Engine:
         self.arena.release(block)
 
     def take(self, size: int, side: str) -> Block:
-        block = self.arena.allocate(size, side) or self._make_room(size, side)
+        block = self.arena.allocate(size, side) or self._make_room(size, LOW if side == PACKED else side)
         self.note_use()
         self.note("place", None, block)
         return block
@@ -399,9 +401,9 @@ class Engine:
             self.lineage.find_needs(ops)
             Walk(self, goals, ops).run()
 
-    def replay(self, op: Op) -> None:
+    def replay(self, op: Op, side: str) -> None:
         """Runs an op again. Its inputs are resident, and pinned once by the walk."""
-        before, self.side = self.side, self.side_of(op.cost, op.bytes)
+        before, self.side = self.side, side
         locked = op.inputs[1:] if op.in_place else list(op.inputs)
         for storage in locked:
             storage.locks += 1
@@ -426,7 +428,7 @@ class Engine:
             if output and output.evicted:
                 self.swap.still(output)
             if output and output.evicted:
-                self.restore(output, block)
+                self.restore(output, block, "restore")
                 self.counts.rematerialisations += 1
             else:  # nobody's any more, or still here
                 self.free(block)
@@ -454,10 +456,11 @@ class Engine:
             old.locks -= 1
             self.copying = None
 
-    def restore(self, storage: Storage, block: Block) -> None:
+    def restore(self, storage: Storage, block: Block, kind: str, seconds: float = 0.0, waited: float = 0.0) -> None:
+        """Its op has run again, or a transfer has ended."""
         self._settle_in(storage, block)
         storage.last_access = self.now
         self.lineage.leave_component(storage)
-        self.note("restore", storage, block)
+        self.note(kind, storage, block, seconds, waited)
         if storage.held:
             self.trails.consider(storage)

@@ -40,19 +40,25 @@ wins a tie, and sums are made in a stated order, or exactly.
 """
 
 import dataclasses
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from coop._C import Options
 from coop.events import Stats
 from coop.policies import options_for
 from coop.simulate.player import THRASH, Simulation, overhead_of, speeds_of
 from coop.trace.trace import FRESH, Hold, Op, Release, Source, Trace
-from reference.arena import HIGH, LOW, Block
+from reference.arena import HIGH, LOW, PACKED, Block
 from reference.engine import Engine
 from reference.lineage import Op as Recorded
 from reference.lineage import Storage
 from reference.walk import ShortageError
+
+T = TypeVar("T")
+BY_VALUE = 64
+"""Bytes: sources up to this size are part of a recipe, and nothing keeps them."""
 
 
 def play(
@@ -287,7 +293,8 @@ class Step:
         """A source that is no parameter, a gradient or a batch: an op in place on it would keep it for as long as what it
         overwrites is recomputable."""
         homes = [self._home(tensor) for at, tensor in enumerate(op.inputs) if at not in op.writes]
-        return any(home.storage and not home.storage.producer and not home.parameter for home in homes)
+        sources = [home.storage for home in homes if home.storage and not home.storage.producer and not home.parameter]
+        return any(source.bytes > BY_VALUE for source in sources)
 
     def _worth_recording(self, op: Op, operands: list[Storage], written: list[Storage]) -> bool:
         """What can be run again, is not part of a plain backward pass, overwrites at most one storage, and that a
@@ -307,11 +314,12 @@ class Step:
             for storage in written:
                 if storage.producer:
                     self._done_with_old()
-                    self.old = engine.copy_on_write(storage)
+                    copy = functools.partial(engine.copy_on_write, storage)
+                    self.old = self._persistently(copy, operands, again=True)
         passing = op.phase == "backward" and not options.record_backward  # a gradient on its way
         size = sum(output.bytes for output in op.outputs) + sum(storage.bytes for storage in written)
         engine.side = HIGH if passing else engine.side_of(seconds(op), size)
-        blocks = self._allocate_persistently(op, operands, written)
+        blocks = self._persistently(lambda: self._allocate(op), operands, again=not written)
 
         target = written[0] if record and written else None
         outputs = [target] if target else []
@@ -334,6 +342,7 @@ class Step:
 
     def _overwritten(self, written: list[Storage]) -> None:
         """What was recomputable and has been overwritten is a source now."""
+        self.engine.swap.overwriting(written)
         for storage in written:
             if storage.producer:
                 self.engine.reconsider(self.engine.split(storage))
@@ -344,15 +353,14 @@ class Step:
         if old:
             self.engine.reconsider(old)
 
-    def _allocate_persistently(
-        self, op: Op, operands: list[Storage], written: list[Storage]
-    ) -> list[tuple[int, Block | None]]:
-        """An op that overwrites nothing may be tried again: once memory is packed, and once everything else has left."""
+    def _persistently(self, work: Callable[[], T], operands: list[Storage], again: bool) -> T:
+        """What finds no room is tried again, if it can be: once memory is packed, and once everything else has left. Then its
+        requests are packed as well."""
         for rescue in (self.engine.pack, self.engine.compact, None):
             try:
-                return self._allocate(op)
+                return work()
             except ShortageError:
-                if written or not self.options.rescue or not rescue:
+                if not again or not self.options.rescue or not rescue:
                     raise
             for storage in operands:
                 self.engine.pin(storage)
@@ -361,6 +369,8 @@ class Step:
             self.engine.enter(operands)
             for storage in operands:
                 self.engine.unpin(storage)
+            if rescue == self.engine.compact:
+                self.engine.side = PACKED
         raise AssertionError
 
     def _allocate(self, op: Op) -> list[tuple[int, Block | None]]:

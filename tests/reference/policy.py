@@ -113,7 +113,7 @@ def find_room(scene: Scene, needed: int) -> tuple[Run, Scene]:
 
 
 def by_windows(options: Options) -> bool:
-    return options.policy.name == "coop" and options.window
+    return options.policy == "coop" and options.window
 
 
 def leaving(scene: Scene, run: Run) -> list[Block]:
@@ -142,7 +142,7 @@ def choose_one(scene: Scene) -> Run:
 
 
 def value_of_one(scene: Scene, block: Block) -> float:
-    storage, name = block.storage, scene.options.policy.name
+    storage, name = block.storage, scene.options.policy
     assert storage
     if name == "lru":
         return -1.0 if storage.spare else storage.last_access

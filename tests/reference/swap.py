@@ -193,6 +193,7 @@ class Swap:
         if out:
             counts.swaps_out += 1
             counts.swapped_out += transfer.bytes
+            engine.note("out", storage, transfer.block, seconds, waited)
         else:
             counts.swaps_in += 1
             counts.swapped_in += transfer.bytes
@@ -206,7 +207,7 @@ class Swap:
             if own and self.history.cursor is not None:
                 late = min(waited / max(seconds, SHORTEST), 1.0)
                 own.late = late if own.late is None else own.late + OWN_WEIGHT * (late - own.late)
-            engine.restore(storage, transfer.block)
+            engine.restore(storage, transfer.block, "in", seconds, waited)
             self.set_cost(storage)
         return True
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from reference.arena import PACKED
 from reference.lineage import Op, Storage
 
 if TYPE_CHECKING:
@@ -45,9 +46,9 @@ class Walk:
     """Depth first: of several absent inputs the hungriest first. What is outside is read in, all else made again. What has come back for an op that still waits is pinned, and
     everything else that the missing ops will read is wanted.
 
-    If an op finds no room: memory is packed; then emptied of what nobody waits for; then the walk lets go of all pins, for
-    good, and everything leaves. If a simple schedule has room then, it takes over. Else, each time, the walk goes on from where it is. A
-    fourth failure in a row is a shortage.
+    If an op finds no room: memory is packed; then emptied of what nobody waits for; then the walk lets go of all pins and
+    everything leaves. If a simple schedule has room then, it takes over. Else the walk starts anew, and if it comes to that
+    again, it holds on to nothing from then on. A fourth failure in a row is a shortage.
     """
 
     def __init__(self, engine: "Engine", goals: Sequence[Storage], ops: list[Op]) -> None:
@@ -58,6 +59,8 @@ class Walk:
         self.frames: list[Frame] = []
         self.holding_on = True
         self.frugal = False
+        self.anew = False
+        """It has started once more, with everything gone."""
         self.rescues = 0
         self.all = len(ops) + sum(goal.page for goal in goals)
         self.returns = 0
@@ -136,7 +139,7 @@ class Walk:
             self._pin(storage, frame.kept)
         try:
             if op:
-                self.engine.replay(op)
+                self.engine.replay(op, self.engine.side_of(op.cost, op.bytes))
             else:
                 self.engine.swap.miss(frame.goal)
         except ShortageError:
@@ -164,7 +167,7 @@ class Walk:
     def _goes_in_circles(self) -> bool:
         """Perhaps: then everything leaves, once."""
         if self.returns == 16 + 4 * self.all and self.engine.options.rescue:
-            self._let_go()
+            self._start_anew()
             return True
         self.engine.yielding = self.returns <= YIELDING * self.all
         return False
@@ -179,17 +182,21 @@ class Walk:
         elif self.rescues == 2:
             self.engine.compact(wanted_too=False)
         else:
-            self.holding_on = False
-            self._let_go()
-        if not self.frugal:
+            self.holding_on = not self.anew
+            self._start_anew()
+        if self.frames:
             self._release(self.frames[-1].kept)
 
-    def _let_go(self) -> None:
+    def _start_anew(self) -> None:
         """Everything leaves. A simple schedule takes over if there is room for it."""
         for kept in [self.kept, *(frame.kept for frame in self.frames)]:
             self._release(kept)
+        self.frames.clear()
         self.engine.compact()
         self.frugal = Frugal(self.engine, self.goals).most() <= self.engine.arena.free_bytes
+        self.anew = True
+        if not self.frugal:
+            self.engine.lineage.find_needs(self.engine.lineage.missing(self.goals))
 
 
 class Frugal:
@@ -274,7 +281,7 @@ class Frugal:
                         kept.remove(storage)
                         storage.pins -= 1
                 self.engine.compact()
-                self.engine.replay(op)
+                self.engine.replay(op, PACKED)
                 self._release(pinned)
                 for output in op.made():
                     if self.uses.get(output, 0) > done.get(output, 0):

@@ -1,15 +1,20 @@
-"""Pictures and pages: they are written, they say what the points say, and thousands of blocks are drawn fast."""
+"""Pictures and pages: they are written, they say what the points say, and thousands of blocks are
+drawn fast."""
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from command import coop, refused
 from coop.events import Event
+from coop.plan import graph_of, solve
+from coop.plan.model.plan import Step
 from coop.report import memory_map, networks
-from coop.report.arena import history
+from coop.report import plan as plan_picture
 from coop.report.points import Point
+from coop.report.rebuild import rebuild
 from coop.report.results import Results
 from coop.report.sweep import Sweep
 from coop.report.variants import ABLATION
@@ -138,7 +143,7 @@ def refused_after_work(capsys, *arguments):
     return ended.err.splitlines()[-1]
 
 
-# --- memory map ----------------------------------------------------------------------------------------------------------
+# --- memory map ----------------------------------------------------------------------------------
 
 
 def test_pixels_are_where_the_blocks_are():
@@ -151,7 +156,7 @@ def test_pixels_are_where_the_blocks_are():
         Event("evict", 6.0, 2, 8 * MIB, 2 * MIB, 0.0),
         Event("search", 10.0, 0, 0, MIB, 1e-6),
     ]
-    image = memory_map.paint(history(events), 16 * MIB, 20.0, width=200, height=160)
+    image = memory_map.paint(rebuild(events), 16 * MIB, 20.0, width=200, height=160)
     grey, orange, white, after = ((120,) * 3, (230, 120, 40), (255,) * 3, (244,) * 3)
     for x, y, colour in [
         (5, 20, grey),
@@ -169,7 +174,7 @@ def test_pixels_are_where_the_blocks_are():
 
 def test_free_pixels_are_the_free_share_of_the_arena():
     run = Player(transformer()).play(0.6, events=True)
-    seen = history(run.events)
+    seen = rebuild(run.events)
     image = memory_map.paint(seen, run.budget, seen.end)
     white = np.all(image == 255, axis=2).mean()
     used = sum(span.bytes * (span.end - span.start) for span in seen.spans) / (run.budget * seen.end)
@@ -184,7 +189,7 @@ def test_thirty_thousand_blocks_are_painted_in_a_moment():
         events.append(Event("place", i * 1e-3, 0, offset + i % 64, 100, 0.0))
         events.append(Event("free", (i + 1) * 1e-3, 0, offset + i % 64, 100, 0.0))
     started = time.process_time()
-    seen = history(events)
+    seen = rebuild(events)
     memory_map.paint(seen, 1001 * MIB, seen.end)
     assert time.process_time() - started < 3
 
@@ -195,3 +200,33 @@ def test_a_map_can_be_drawn_of_a_run_that_ended_badly(tmp_path):
     assert run.status != "ok"
     assert memory_map.draw(run.events, run.budget, tmp_path / "bad.svg") == [tmp_path / "bad.svg"]
     assert memory_map.draw([], MIB, tmp_path / "none.png", "nothing happened") == [tmp_path / "none.png"]
+
+
+def test_transfers_have_colours_strips_and_words_of_their_own(tmp_path):
+    player = Player(transformer())
+    run = player.play(0.5, events=True, steps=2, swap=True)
+    seen = rebuild(run.events)
+    image = memory_map.paint(seen, run.budget, seen.end)
+    for colour in (memory_map._OUT, memory_map._IN):
+        assert np.all(image == colour, axis=2).mean() > 0.001
+    memory_map.draw(run.events, run.budget, tmp_path / "swap.svg")
+    memory_map.draw(player.play(0.5, events=True).events, run.budget, tmp_path / "plain.svg")
+    swapped, plain = ((tmp_path / f"{name}.svg").read_text() for name in ("swap", "plain"))
+    for words in ("being written out", "being read back", "transfers in", "waiting for them"):
+        assert words in swapped and words not in plain
+    assert "a plan is in force" not in swapped
+    lost = [Event("plan_adopted", 0.0, 0, 0, 0, 9.0), *run.events, Event("plan_lost", seen.end, 0, 0, 0, 3.0)]
+    memory_map.draw(lost, run.budget, tmp_path / "lost.svg")
+    drawing = (tmp_path / "lost.svg").read_text()
+    assert "a plan is in force" in drawing and "the plan is lost" in drawing
+
+
+def test_a_plan_that_pages_shows_its_transfers(tmp_path):
+    graph = graph_of(transformer())
+    plan = solve(graph, 1.0, "keep-all")
+    at = plan.steps.index(Step("compute", 0)) + 1
+    value = graph.nodes[0].outputs[0]
+    paged = (Step("out", value), Step("free", value), Step("in", value))
+    for steps, shown in ((plan.steps, False), ((*plan.steps[:at], *paged, *plan.steps[at:]), True)):
+        (drawn,) = plan_picture.draw(replace(plan, steps=steps), graph, tmp_path / "plan.svg")
+        assert ("written out" in drawn.read_text()) == ("read back" in drawn.read_text()) == shown

@@ -41,7 +41,7 @@ def run(sweep, wanted, jobs=1):
 GRID = [Point(n, v, r) for n in ("transformer", "convolutions") for v in ("coop", "dtr") for r in (1.0, 0.7)]
 
 
-# --- points --------------------------------------------------------------------------------------------------------------
+# --- points --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_every_part_has_a_line_in_the_ablation():
     ]
 
 
-# --- the sweep -----------------------------------------------------------------------------------------------------------
+# --- the sweep -----------------------------------------------------------------------------------
 
 
 def test_every_point_has_a_file_with_the_simulators_figures(traces, tmp_path):
@@ -198,7 +198,7 @@ def test_parallel_processes_give_the_same_and_survive_an_interrupt(traces, tmp_p
     assert len(sweep.missing(wanted)) == len(wanted) - len(finished)
 
 
-# --- the lowest ratio ----------------------------------------------------------------------------------------------------
+# --- the lowest ratio ----------------------------------------------------------------------------
 
 
 def _serving(*stretches):

@@ -31,6 +31,23 @@ def test_the_budget_that_is_named_serves_the_op(first):
         assert verdict.last, verdict.explain()
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(7046, id="a kernel's scratch leaves a hole that its result does not fit into"),
+        pytest.param(8279, id="copies of weights are sources in the larger budget only"),
+        pytest.param(20101, id="a walk goes round in circles in the larger budget only"),
+        pytest.param(20129, id="a walk came through by luck before"),
+        pytest.param(40492, id="the smallest hole is at the end of the arena"),
+    ],
+)
+def test_cases_whose_tip_was_not_true(seed):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        verdict = case(seed)
+    assert verdict and not verdict.broken, verdict and verdict.explain()
+
+
 def test_two_long_chains_from_one_source_run_in_room_for_a_few_links():
     """Each op needs three storages; every link is held, and all but the source can leave."""
     size, length = 4096, 400

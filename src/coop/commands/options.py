@@ -4,12 +4,14 @@ import click
 
 from coop.simulate.player import THRASH
 
+BUDGET_HELP = "Bytes (600MiB, 4GB), or a share of the step's own peak (50%, 0.5)."
+
 budget = click.option(
     "--budget",
     "size",
     required=True,
     metavar="SIZE",
-    help="Bytes (600MiB, 4GB), or a share of the step's own peak (50%, 0.5).",
+    help=BUDGET_HELP,
 )
 steps = click.option("--steps", default=1, show_default=True, type=click.IntRange(1), help="Consecutive steps to play.")
 limit = click.option(

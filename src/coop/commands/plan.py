@@ -1,7 +1,7 @@
 """`coop plan`: the best plan that a planner finds for a recorded step in a budget.
 
-While it runs, the best plan so far, the bound and the gap between them are told on stderr; Ctrl-C ends the search and keeps what
-it has found.
+While it runs, the best plan so far, the bound and the gap between them are told on stderr; Ctrl-C
+ends the search and keeps what it has found.
 """
 
 import json
@@ -55,10 +55,12 @@ def plan(
     plot: Path | None,
     **given: Any,
 ) -> Work:
-    """Plan the step recorded in FILE (a trace, an operator log of DTR, or an execution trace of PyTorch) for a budget.
+    """Plan the step recorded in FILE (a trace, an operator log of DTR, or an execution trace of
+    PyTorch) for a budget.
 
-    Which ops are computed again, when, and what is freed: every plan is checked before it is told. The duration increase is
-    that of the computation; the bound is what no plan can do without. Ctrl-C keeps the best plan so far.
+    Which ops are computed again, when, and what is freed: every plan is checked before it is told.
+    The duration increase is that of the computation; the bound is what no plan can do without.
+    Ctrl-C keeps the best plan so far.
     """
     own = {name: value for name, value in given.items() if value}
     belongs = {"paging": "moccasin", "device": "poet", "slowdown": "poet", "storage": "poet"}
@@ -98,7 +100,7 @@ def plan(
 
 
 def figures(plan: Plan, graph: Graph) -> dict[str, Any]:
-    placed = assign(plan)
+    placed = plan.addresses or assign(plan, patience=0)
     return plan.to_json() | {
         "nodes": len(graph.nodes),
         "unlimited_peak": peak_of(graph),
@@ -109,7 +111,8 @@ def figures(plan: Plan, graph: Graph) -> dict[str, Any]:
 
 
 class _Reporting:
-    """One line on stderr that is written over and over; on what is no terminal, one line for each better plan."""
+    """One line on stderr that is written over and over; on what is no terminal, one line for each
+    better plan."""
 
     def __init__(self) -> None:
         self.console = Console(stderr=True)

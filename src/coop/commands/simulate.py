@@ -1,7 +1,7 @@
 """`coop simulate`: what a budget would cost a recorded step.
 
-The exit code is 0 whenever the question has an answer, and "it does not fit" is one: `status` tells. A budget below the
-floor is refused with exit code 2, because no policy could ever serve it.
+The exit code is 0 whenever the question has an answer, and "it does not fit" is one: `status`
+tells. A budget below the floor is refused with exit code 2, because no policy could ever serve it.
 """
 
 import json
@@ -16,12 +16,14 @@ from rich.table import Table
 
 from coop.commands import Work, options
 from coop.commands.refusing import refusing
-from coop.plan.file import read as read_plan
-from coop.plan.plan import Plan
-from coop.policies import POLICIES
+from coop.event_file import EventWriter, rows_of
+from coop.plan.model.file import read as read_plan
+from coop.plan.model.plan import Plan
+from coop.policies import POLICIES, options_for
 from coop.report.variants import SWITCHES, Variant
 from coop.simulate import ideal as ideal_simulator
 from coop.simulate.checked import above_the_floor, exactly, player_of
+from coop.simulate.player import speeds_of
 from coop.sizes import parse_budget, parse_bytes
 from coop.trace.formats import read_any
 from coop.trace.trace import Op, Trace
@@ -47,6 +49,7 @@ def switches(command: Callable[..., Any]) -> Callable[..., Any]:
     help="Storages may leave with their bytes: so many a second come in, and so many go out (12GB,12GB).",
 )
 @click.option("--plan", "plan_file", metavar="FILE", help="Follow a plan of `coop plan`; the policy does the rest.")
+@click.option("--events", "events_file", metavar="FILE", help="Write the events: `coop memory-map FILE` draws them.")
 @click.option("--ideal", is_flag=True, help="A byte counter without addresses, as DTR's own simulator counts.")
 @click.option("--json", "as_json", is_flag=True, help="The figures as one JSON object.")
 @switches
@@ -58,18 +61,22 @@ def simulate(
     limit: float,
     swap_bandwidth: str | None,
     plan_file: str | None,
+    events_file: str | None,
     ideal: bool,
     as_json: bool,
     **switched: bool | None,
 ) -> Work:
-    """Play the step recorded in FILE (a trace, an operator log of DTR, or an execution trace of PyTorch) inside a budget.
+    """Play the step recorded in FILE (a trace, an operator log of DTR, or an execution trace of
+    PyTorch) inside a budget.
 
-    The status is ok, out_of_memory or thrash; the exit code is 0 for all three. Wrong input, and a budget below what the
-    sources and the largest op need, end with exit code 2.
+    The status is ok, out_of_memory or thrash; the exit code is 0 for all three. Wrong input, and a
+    budget below what the sources and the largest op need, end with exit code 2.
     """
     chosen = {name: value for name, value in switched.items() if value is not None}
-    if ideal and (chosen or steps != 1 or plan_file or swap_bandwidth):
-        raise click.UsageError("--ideal has no addresses, no switches, no plan, nowhere to swap to and one step")
+    if ideal and (chosen or steps != 1 or plan_file or swap_bandwidth or events_file):
+        raise click.UsageError(
+            "--ideal has no addresses, no events, no switches, no plan, nowhere to swap to and one step"
+        )
 
     def work() -> None:
         with refusing(ValueError):  # TraceError is one
@@ -84,7 +91,9 @@ def simulate(
             else:
                 plan = None if plan_file is None else read_plan(plan_file)
                 swap = {} if swap_bandwidth is None else _swapping(swap_bandwidth)
-                figures |= _on_the_engine(trace, budget, variant, swap, steps=steps, limit=limit, plan=plan)
+                figures |= _on_the_engine(
+                    trace, budget, variant, swap, steps=steps, limit=limit, plan=plan, events_file=events_file
+                )
         if as_json:
             print(json.dumps(figures, indent=2))
         else:
@@ -114,12 +123,19 @@ def _on_the_engine(
     steps: int,
     limit: float,
     plan: Plan | None,
+    events_file: str | None,
 ) -> dict[str, Any]:
     player = player_of(trace)
     switches = dict(variant.switches) | swap
     floor = player.floor(variant.policy, **switches)
     count = above_the_floor(player, budget, floor)
-    result = player.play(count, variant.policy, steps=steps, limit=limit, plan=plan, **switches)
+    watched = events_file is not None
+    result = player.play(count, variant.policy, steps=steps, limit=limit, plan=plan, events=watched, **switches)
+    if events_file is not None:
+        device = {"alignment": player.alignment, **speeds_of(trace)}
+        options = options_for(variant.policy, result.budget, 0, device | switches)
+        with EventWriter(events_file, options, variant.label, trace.name) as writer:
+            writer.write(rows_of(result.events))
     figures = result.to_json() | {"unlimited_peak": player.peak, "floor": floor.bytes}
     if switches.get("swap"):
         figures |= {name: getattr(result.stats, name) for name in _SWAPPED}

@@ -1,7 +1,7 @@
 """The planners by name, and `solve`, which asks one of them.
 
-A planner runs on a thread of its own, so that whoever called sees how it goes and can stop it; Ctrl-C stops it too, and the best
-plan so far is kept.
+A planner runs on a thread of its own, so that whoever called sees how it goes and can stop it.
+Ctrl-C stops it too, and the best plan so far is kept. Then the plan gets its addresses, once.
 """
 
 import importlib
@@ -10,25 +10,26 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from coop.plan.coarse import in_the_coarse
-from coop.plan.graph import Graph, from_trace
-from coop.plan.plan import Plan, PlanError, floor
-from coop.plan.schedule import peak_of
-from coop.plan.search import Progress, Search
+from coop.plan.model.graph import Graph, from_trace
+from coop.plan.model.plan import Plan, PlanError, floor
+from coop.plan.model.schedule import peak_of
+from coop.plan.running.packing import PATIENCE, place
+from coop.plan.search.coarse import in_the_coarse
+from coop.plan.search.search import Progress, Search
 from coop.sizes import format_bytes, parse_budget
 from coop.trace.trace import Trace
 
 _FUNCTIONS = {
-    "auto": ("auto", "auto"),
-    "checkmate": ("checkmate", "checkmate"),
-    "checkmate-lp": ("checkmate", "rounded"),
-    "moccasin": ("moccasin", "moccasin"),
-    "poet": ("poet", "poet"),
-    "treewidth": ("treewidth", "treewidth"),
-    "chen-sqrt": ("chen", "sqrt"),
-    "chen-greedy": ("chen", "greedy"),
-    "treeverse": ("treeverse", "treeverse"),
-    "keep-all": ("keep_all", "keep_all"),
+    "auto": ("search.auto", "auto"),
+    "checkmate": ("exact.checkmate", "checkmate"),
+    "checkmate-lp": ("exact.checkmate", "rounded"),
+    "moccasin": ("exact.moccasin", "moccasin"),
+    "poet": ("poet.poet", "poet"),
+    "treewidth": ("heuristic.treewidth", "treewidth"),
+    "chen-sqrt": ("heuristic.chen", "sqrt"),
+    "chen-greedy": ("heuristic.chen", "greedy"),
+    "treeverse": ("heuristic.treeverse", "treeverse"),
+    "keep-all": ("heuristic.keep_all", "keep_all"),
 }
 PLANNERS = tuple(_FUNCTIONS)
 _COARSE = ("checkmate", "checkmate-lp", "moccasin")
@@ -50,12 +51,45 @@ def solve(
     report: Callable[[Progress], None] | None = None,
     **options: Any,
 ) -> Plan:
-    """The best plan that a planner finds for a step in a budget within so many seconds.
+    """The best plan that a planner finds for a step in a budget within so many seconds, with
+    addresses.
 
-    `budget` is an int of bytes, a float for a share of the step's own peak, or a string such as "4GiB" or "80%". `report` is
-    called a few times a second. Further keywords are the planner's own: moccasin has `paging`, poet `device`, `slowdown`
-    and `storage`. Raises PlanError, a ValueError, if there is no plan; its text says why.
+    `budget` is an int of bytes, a float for a share of the step's own peak, or a string such as
+    "4GiB" or "80%". `report` is called a few times a second. Further keywords are the planner's
+    own: moccasin has `paging`, poet `device`, `slowdown` and `storage`. Raises PlanError, a
+    ValueError, if there is no plan; its text says why.
+
+    The time limit is the planner's. Where no simple order places all values, their addresses take
+    some seconds more.
     """
+    search, found = _solve(graph, budget, planner, time_limit, workers, report, options)
+    search.stage = "addresses"
+    placed: list[Plan] = []
+
+    def work(search: Search) -> None:
+        placed.append(place(found, search, patience=min(PATIENCE, time_limit)))
+
+    failure = _run(search, work, {}, report)
+    if failure is not None:
+        raise failure
+    return placed[0] if placed else found  # Ctrl-C was pressed twice
+
+
+def solve_sequence(graph: Graph, budget: int, planner: str, *, time_limit: float) -> list[int]:
+    """The nodes in the order in which the best plan computes them: for who needs no addresses.
+    Raises PlanError."""
+    return _solve(graph, budget, planner, time_limit, 2, None, {})[1].sequence()
+
+
+def _solve(
+    graph: Graph | Trace,
+    budget: int | float | str,
+    planner: str,
+    time_limit: float,
+    workers: int,
+    report: Callable[[Progress], None] | None,
+    options: dict[str, Any],
+) -> tuple[Search, Plan]:
     function = _function(planner)
     if planner in _COARSE and not options:
         function = partial(in_the_coarse, function)
@@ -70,7 +104,7 @@ def solve(
     if failure is not None and not isinstance(failure, PlanError):
         raise failure
     if search.duration is not None:
-        return search.plan(planner)
+        return search, search.plan(planner)
     for baseline in BASELINES:
         try:
             _function(baseline)(search)
@@ -79,7 +113,7 @@ def solve(
         if search.duration is not None:
             why = str(failure) if failure else f"{planner} found no plan within {time_limit:g} s"
             search.about["note"] = f"{why}; this is the plan of {baseline}"
-            return search.plan(baseline)
+            return search, search.plan(baseline)
     if failure is not None:
         raise failure
     raise PlanError(
@@ -121,7 +155,8 @@ def _run(
 ) -> Exception | None:
     """What the planner failed with, if it did."""
     failures: list[Exception] = []
-    done = threading.Event()  # a thread whose join was interrupted may say that it has ended when it has not
+    # Not join: a thread whose join was interrupted may say that it has ended when it has not.
+    done = threading.Event()
 
     def work() -> None:
         try:

@@ -1,4 +1,5 @@
-"""What all pictures share: matplotlib, if it is there, colours that everybody can tell apart, and how files are written."""
+"""What all pictures share: matplotlib, if it is there, colours that everybody can tell apart, and
+how files are written."""
 
 from __future__ import annotations
 
@@ -16,6 +17,8 @@ FORMATS = ("png", "svg", "pdf")
 # Okabe and Ito's colours.
 BLUE, SKY, GREEN, YELLOW = "#0072B2", "#56B4E9", "#009E73", "#F0E442"
 ORANGE, RED, PURPLE, BLACK, GREY = "#E69F00", "#D55E00", "#CC79A7", "#000000", "#8C8C8C"
+# Transfers to the swap tier and back, in every picture.
+OUT, IN = "#5C2694", "#AC80DE"
 
 _LINES: dict[str, tuple[str, str]] = {
     "coop": (BLUE, "o"),
@@ -69,7 +72,8 @@ def figure(width: float, height: float) -> Iterator[Figure]:
 
 
 def save(made: Figure, path: Path, formats: Sequence[str] = ()) -> list[Path]:
-    """Writes the figure as `path`, or in each format if formats are named or the path has none of them as its suffix."""
+    """Writes the figure as `path`, or in each format if formats are named or the path has none of
+    them as its suffix."""
     suffix = path.suffix.lstrip(".").lower()
     if suffix in FORMATS and not formats:
         files = [path]

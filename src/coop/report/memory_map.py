@@ -1,15 +1,19 @@
-"""The memory map: the arena over time as a picture. Address goes up, time to the right, the colour tells what lies there.
+"""The memory map: the arena over time as a picture. Address goes up, time to the right, the colour
+tells what lies there.
 
     with coop.budget("4GiB", events=True) as memory:
         train_one_step()
         coop.report.memory_map.draw(memory.events(), memory.stats().budget, "map.png")
 
-Blocks are painted into an array of pixels, so that a hundred thousand of them take a moment, in PNG and SVG alike.
+Blocks are painted into an array of pixels, so that a hundred thousand of them take a moment, in
+PNG and SVG alike. Below the arena, strips tell when ops ran again, when the link to the swap tier
+was busy, and when the program waited for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,8 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from coop.events import Event
-from coop.report.arena import History, Kind, Mark, Span, history
-from coop.report.canvas import FORMATS, figure, save
+from coop.report.canvas import FORMATS, IN, OUT, figure, save
+from coop.report.rebuild import rebuild
+from coop.report.timeline import Kind, Mark, Span, Timeline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,26 +33,48 @@ if TYPE_CHECKING:
 WIDTH, HEIGHT = 1600, 640
 """Pixels of a panel."""
 
-_COLOURS: dict[Kind, tuple[int, int, int]] = {
+Colour = tuple[int, int, int]
+_OUT: Colour = tuple(bytes.fromhex(OUT[1:]))  # type: ignore[assignment]  # three of them
+_IN: Colour = tuple(bytes.fromhex(IN[1:]))  # type: ignore[assignment]
+_COLOURS: dict[Kind, Colour] = {
     Kind.free: (255, 255, 255),
     Kind.source: (120, 120, 120),
-    Kind.dear: (230, 120, 40),
+    Kind.expensive: (230, 120, 40),
     Kind.cheap: (110, 175, 225),
-    Kind.dead_dear: (250, 215, 185),
+    Kind.dead_expensive: (250, 215, 185),
     Kind.dead_cheap: (214, 232, 246),
     Kind.raw: (240, 228, 66),
     Kind.passing: (190, 190, 190),
+    Kind.arriving: _IN,
 }
-_EVICT, _RESTORE, _MOVE = (20, 20, 20), (0, 135, 95), (170, 50, 130)
-_RECOMPUTING = "#009E73"
-_WORDS: dict[str, tuple[Kind, ...]] = {
+_MARKS: dict[str, Colour] = {
+    "move": (190, 20, 60),
+    "evict": (20, 20, 20),
+    "leave": _OUT,
+    "restore": (0, 135, 95),
+    "in": (214, 60, 190),
+}
+"""Later ones are painted over earlier ones."""
+_KIND_WORDS: dict[str, tuple[Kind, ...]] = {
     "source: cannot be recomputed": (Kind.source,),
     "passing source: a gradient": (Kind.passing,),
-    "dear to recompute": (Kind.dear,),
+    "expensive to recompute": (Kind.expensive,),
     "cheap to recompute": (Kind.cheap,),
-    "nobody's, kept while there is room": (Kind.dead_dear, Kind.dead_cheap),
+    "nobody's, kept while there is room": (Kind.dead_expensive, Kind.dead_cheap),
     "being computed, or scratch": (Kind.raw,),
     "free": (Kind.free,),
+}
+_MARK_WORDS = {
+    "evict": "evicted",
+    "restore": "back again, recomputed",
+    "move": "moved",
+    "leave": "evicted, with a copy outside",
+    "in": "back again, by a transfer",
+}
+_RECOMPUTING, _WAITING = "#009E73", "#D55E00"
+_PLANS: dict[str, tuple[str, str, Any]] = {
+    "plan_adopted": ("a plan is in force", "#0072B2", "solid"),
+    "plan_lost": ("the plan is lost", "#C1121F", "dashed"),
 }
 
 Picture = npt.NDArray[np.uint8]
@@ -58,33 +85,61 @@ class Panel:
     """One run: all its events since its arena was empty."""
 
     title: str
-    events: Sequence[Event]
+    events: Iterable[Event]
+    """Gone through twice."""
 
 
-def draw(events: Sequence[Event], budget: int, path: str | Path, title: str = "", by: str = "time") -> list[Path]:
-    """One run as a picture. The path's ending tells the format; without one, both PNG and SVG are written."""
-    return draw_panels([Panel(title, events)], budget, path, by)
+def draw(
+    events: Iterable[Event],
+    budget: int,
+    path: str | Path,
+    title: str = "",
+    by: str = "time",
+    since: float = 0.0,
+    until: float = math.inf,
+) -> list[Path]:
+    """One run as a picture, or the part of it between two times in seconds. The path's ending
+    tells the format; without one, both PNG and SVG are written."""
+    return draw_panels([Panel(title, events)], budget, path, by, since, until)
 
 
-def draw_panels(panels: Sequence[Panel], budget: int, path: str | Path, by: str = "time") -> list[Path]:
-    """Several runs in the same budget, one above the other, on one axis of time: what takes longer reaches further."""
-    runs = [history(panel.events, by) for panel in panels]
-    longest = max([run.end for run in runs] or [0.0]) or 1.0
+def draw_panels(
+    panels: Sequence[Panel],
+    budget: int,
+    path: str | Path,
+    by: str = "time",
+    since: float = 0.0,
+    until: float = math.inf,
+) -> list[Path]:
+    """Several runs in the same budget, one above the other, on one axis of time: what takes longer
+    reaches further."""
+    runs = [rebuild(panel.events, by, since, until) for panel in panels]
+    return draw_timelines([panel.title for panel in panels], runs, budget, path, by)
+
+
+def draw_timelines(
+    titles: Sequence[str], runs: Sequence[Timeline], budget: int, path: str | Path, by: str = "time"
+) -> list[Path]:
+    """The same of timelines that are rebuilt already."""
+    longest = max([run.end - run.start for run in runs] or [0.0]) or 1.0
     unit, scale = _unit_of_time(longest) if by == "time" else ("changes of the arena", 1.0)
-    with figure(11.0, 3.6 * len(panels) + 1.2) as made:
+    strips = [_strips_of(run) for run in runs]
+    heights = [height for rows in strips for height in (22, 0.4 + 0.9 * len(rows))]
+    with figure(11.0, 3.45 * len(runs) + 1.3 + 0.15 * sum(map(len, strips))) as made:
         made.set_layout_engine("constrained", h_pad=0.03, hspace=0.0)
-        grid = made.add_gridspec(2 * len(panels), 1, height_ratios=[22, 1] * len(panels))
+        grid = made.add_gridspec(2 * len(runs), 1, height_ratios=heights)
         first: Axes | None = None
-        for row, (panel, run) in enumerate(zip(panels, runs, strict=True)):
+        for row, (title, run) in enumerate(zip(titles, runs, strict=True)):
             arena = made.add_subplot(grid[2 * row], sharex=first)
             first = first or arena
             strip = made.add_subplot(grid[2 * row + 1], sharex=first)
-            _draw_arena(arena, run, budget, longest, scale, panel.title)
-            _draw_strip(strip, run, scale)
+            _draw_arena(arena, run, budget, longest, scale, title)
+            _draw_strips(strip, run, strips[row], scale)
+            last = row == len(runs) - 1
             arena.tick_params(labelbottom=False, bottom=False)
-            strip.tick_params(labelbottom=row == len(panels) - 1, bottom=row == len(panels) - 1)
-        strip.set_xlabel(f"time in ops, {unit}" if by == "time" else unit)
-        _legend(made)
+            strip.tick_params(labelbottom=last, bottom=last)
+        strip.set_xlabel(_time_axis(runs, unit, scale) if by == "time" else unit)
+        _legend(made, runs)
         return save(made, Path(path))
 
 
@@ -93,44 +148,62 @@ def writable(path: Path) -> bool:
     return path.suffix.lstrip(".").lower() in ("", *FORMATS)
 
 
-def paint(run: History, budget: int, longest: float, width: int = WIDTH, height: int = HEIGHT) -> Picture:
-    """The arena as pixels, lowest address in the first row."""
-    image: Picture = np.full((height, width, 3), 255, dtype=np.uint8)
-    lit = round(width * run.end / longest)
-    image[:, lit:] = 244  # after its end
+# --- the arena -----------------------------------------------------------------------------------
 
-    def columns(start: float, end: float) -> tuple[int, int]:
-        return round(width * start / longest), round(width * end / longest)
+
+def paint(run: Timeline, budget: int, longest: float, width: int = WIDTH, height: int = HEIGHT) -> Picture:
+    """The arena as pixels, lowest address in the first row. `longest` is the time of all
+    columns."""
+    image: Picture = np.full((height, width, 3), 255, dtype=np.uint8)
+
+    def column(time: float) -> int:
+        return round(width * (time - run.start) / longest)
 
     def rows(offset: int, size: int) -> tuple[int, int]:
-        return round(height * offset / budget), round(height * (offset + size) / budget)
+        """Within the arena: while an op that failed is measured, blocks may lie behind its end."""
+        low, high = (min(round(height * at / budget), height) for at in (offset, offset + size))
+        return low, high
 
+    image[:, column(run.end) :] = 244  # after its end
     for span in _with_scratch(run):
-        (left, right), (low, high) = columns(span.start, span.end), rows(span.offset, span.bytes)
+        left, right = column(span.start), column(span.end)
+        low, high = rows(span.offset, span.bytes)
         colour = np.array(_COLOURS[span.kind], dtype=np.uint8)
         image[low:high, left:right] = colour
-        if high - low >= 4 and right > left:  # an edge, so that neighbours of one kind can be told apart
+        if high - low >= 4 and right > left:  # an edge: neighbours of one kind can be told apart
             image[high - 1, left:right] = colour // 4 * 3
     thick = max(2, width // 700)
+    for transfer in run.transfers:
+        if transfer.direction == "out":
+            right = column(transfer.end)
+            left = max(min(column(transfer.start), right - thick), 0)
+            _stripe(image, rows(transfer.offset, transfer.bytes), (left, right))
     for mark in sorted(run.marks, key=_order):
-        (at, _), (low, high) = columns(mark.at, mark.at), rows(mark.offset, mark.bytes)
-        if mark.kind == "evict":
-            image[low:high, max(at - thick, 0) : at] = _EVICT
-        elif mark.kind == "restore":
-            image[low:high, at : at + thick] = _RESTORE
-        else:
+        at, (low, high) = column(mark.at), rows(mark.offset, mark.bytes)
+        if mark.kind in ("evict", "leave"):
+            image[low:high, max(at - thick, 0) : at] = _MARKS[mark.kind]
+            continue
+        if mark.kind == "move":
             reach = [low, high, *rows(mark.origin, mark.bytes)]
-            image[min(reach) : max(reach), at : at + thick] = _MOVE
+            low, high = min(reach), max(reach)
+        image[low:high, at : at + thick] = _MARKS[mark.kind]
     return image
 
 
+def _stripe(image: Picture, rows: tuple[int, int], columns: tuple[int, int]) -> None:
+    """While it is written, a block holds what it held: its colour is seen between the stripes."""
+    part = image[slice(*rows), slice(*columns)]
+    across = np.add.outer(np.arange(part.shape[0]), np.arange(columns[0], columns[0] + part.shape[1]))
+    part[across % 7 < 4] = _OUT
+
+
 def _order(mark: Mark) -> int:
-    """Later ones are painted over earlier ones."""
-    return ("move", "evict", "restore").index(mark.kind)
+    return list(_MARKS).index(mark.kind)
 
 
-def _with_scratch(run: History) -> list[Span]:
-    """What is drawn, in that order. Scratch comes and goes between two ticks of the clock; it is shown until the next."""
+def _with_scratch(run: Timeline) -> list[Span]:
+    """What is drawn, in that order. Scratch comes and goes between two ticks of the clock; it is
+    shown until the next."""
     ticks = np.unique([span.start for span in run.spans] + [span.end for span in run.spans])
     scratch = []
     for span in run.spans:
@@ -141,33 +214,64 @@ def _with_scratch(run: History) -> list[Span]:
     return scratch + run.spans
 
 
-def _draw_arena(panel: Axes, run: History, budget: int, longest: float, scale: float, title: str) -> None:
+def _draw_arena(panel: Axes, run: Timeline, budget: int, longest: float, scale: float, title: str) -> None:
     unit, bytes_scale = _unit_of_bytes(budget)
     image = paint(run, budget, longest)
     extent = (0.0, longest * scale, 0.0, budget * bytes_scale)
     panel.imshow(image, origin="lower", extent=extent, aspect="auto", interpolation="antialiased")
+    for kind, at in run.plans:
+        _, colour, style = _PLANS[kind]
+        panel.axvline((at - run.start) * scale, color=colour, linestyle=style, linewidth=1.1)
     panel.grid(False)
     panel.set_ylabel(f"address, {unit}")
     panel.set_title(title, loc="left")
 
 
-def _draw_strip(strip: Axes, run: History, scale: float) -> None:
-    """When ops were run again."""
-    strip.broken_barh(
-        [(start * scale, (end - start) * scale) for start, end in run.recomputing],
-        (0, 1),
-        color=_RECOMPUTING,
-        linewidth=0,
-    )
-    strip.axvspan(0, run.end * scale, color="#EEEEEE", zorder=0)
-    strip.set_ylim(0, 1)
-    strip.set_yticks([0.5], ["recomputing"], fontsize=8)
-    strip.tick_params(left=False)
-    strip.grid(False)
-    strip.spines[:].set_visible(False)
+# --- the strips ----------------------------------------------------------------------------------
 
 
-def _legend(made: Figure) -> None:
+@dataclass(frozen=True)
+class _Strip:
+    words: str
+    times: list[tuple[float, float]]
+    colour: str
+
+
+def _strips_of(run: Timeline) -> list[_Strip]:
+    """From top to bottom. Without transfers there is only one."""
+    strips = [_Strip("recomputing", run.recomputing, _RECOMPUTING)]
+    if run.transfers:
+        strips.append(_Strip("transfers out", run.transferring("out"), OUT))
+        strips.append(_Strip("transfers in", run.transferring("in"), IN))
+        strips.append(_Strip("waiting for them", run.waiting, _WAITING))
+    return strips
+
+
+def _draw_strips(axes: Axes, run: Timeline, strips: Sequence[_Strip], scale: float) -> None:
+    for row, strip in enumerate(reversed(strips)):
+        bars = [((start - run.start) * scale, (end - start) * scale) for start, end in strip.times]
+        axes.broken_barh([(0, (run.end - run.start) * scale)], (row + 0.08, 0.84), color="#EEEEEE", linewidth=0)
+        axes.broken_barh(bars, (row + 0.08, 0.84), color=strip.colour, linewidth=0)
+    axes.set_ylim(0, len(strips))
+    words = [strip.words for strip in reversed(strips)]
+    axes.set_yticks([row + 0.5 for row in range(len(strips))], words, fontsize=8)
+    axes.tick_params(left=False)
+    axes.grid(False)
+    axes.spines[:].set_visible(False)
+
+
+def _time_axis(runs: Sequence[Timeline], unit: str, scale: float) -> str:
+    starts = {run.start for run in runs}
+    waited = " and waiting" if any(run.waiting for run in runs) else ""
+    after = f", from {starts.pop():g} s on" if starts and starts != {0.0} else ""
+    return f"time in ops{waited}, {unit}{after}"
+
+
+# --- the legend ----------------------------------------------------------------------------------
+
+
+def _legend(made: Figure, runs: Sequence[Timeline]) -> None:
+    """Transfers and plans are in it where there are any."""
     from matplotlib.legend_handler import HandlerTuple
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
@@ -175,11 +279,19 @@ def _legend(made: Figure) -> None:
     def patch(kind: Kind) -> Patch:
         return Patch(facecolor=_hex(_COLOURS[kind]), edgecolor="#999999", linewidth=0.5)
 
-    def line(colour: tuple[int, int, int]) -> Line2D:
+    def line(colour: Colour) -> Line2D:
         return Line2D([], [], color=_hex(colour), marker="|", markersize=11, markeredgewidth=2.2, linewidth=0)
 
-    entries: dict[str, Any] = {words: tuple(map(patch, kinds)) for words, kinds in _WORDS.items()}
-    entries |= {"evicted": line(_EVICT), "back again, recomputed": line(_RESTORE), "moved": line(_MOVE)}
+    marks = ["evict", "restore", "move"]
+    entries: dict[str, Any] = {words: tuple(map(patch, kinds)) for words, kinds in _KIND_WORDS.items()}
+    if any(run.transfers for run in runs):
+        striped = Patch(facecolor="#DDDDDD", edgecolor=OUT, hatch="//////", linewidth=0.5)
+        entries |= {"being written out": (striped,), "being read back": (patch(Kind.arriving),)}
+        marks += ["leave", "in"]
+    entries |= {_MARK_WORDS[kind]: line(_MARKS[kind]) for kind in marks}
+    for kind, (words, colour, style) in _PLANS.items():
+        if any(kind == happened for run in runs for happened, _ in run.plans):
+            entries[words] = Line2D([], [], color=colour, linestyle=style, linewidth=1.4)
     made.legend(
         list(entries.values()),
         list(entries),
@@ -190,7 +302,7 @@ def _legend(made: Figure) -> None:
     )
 
 
-def _hex(colour: tuple[int, int, int]) -> str:
+def _hex(colour: Colour) -> str:
     return "#{:02x}{:02x}{:02x}".format(*colour)
 
 

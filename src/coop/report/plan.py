@@ -1,8 +1,10 @@
 """The picture of a plan: which op is computed when, and what is in memory meanwhile.
 
-Time goes to the right, in computations. Above, bytes in memory and the budget. Below, one line for each node, in the order of the
-program: dark where it runs for the first time, red where it runs again, and light blue while something that it made is in
-memory, as in Checkmate's figures.
+Time goes to the right, in computations. Above, bytes in memory and the budget. Below, one line for
+each node, in the order of the program: dark where it runs for the first time, red where it runs
+again, and light blue while something that it made is in memory, as in Checkmate's figures. Where
+the plan pages, triangles tell when something that the node made is written out and when it is read
+back.
 """
 
 from pathlib import Path
@@ -11,9 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coop.plan.graph import Graph
-from coop.plan.plan import Plan
-from coop.report.canvas import BLACK, GREY, RED, SKY, figure, save
+from coop.plan.model.graph import Graph
+from coop.plan.model.plan import Plan
+from coop.plan.model.timeline import Timeline
+from coop.report.canvas import BLACK, GREY, IN, OUT, RED, SKY, figure, save
 from coop.sizes import format_bytes
 
 _Array = NDArray[np.float32]
@@ -23,7 +26,7 @@ _PIXELS = 1200  # of the lower part, at most, each way
 
 def draw(plan: Plan, graph: Graph, path: str | Path) -> list[Path]:
     """Writes the picture, and returns the files."""
-    memory, present, first, again = _history(plan, graph)
+    memory, present, points = _course(plan, graph)
     mebibytes = 2.0**20
     with figure(10.0, 8.0) as made:
         made.set_layout_engine("constrained")
@@ -43,51 +46,41 @@ def draw(plan: Plan, graph: Graph, path: str | Path) -> list[Path]:
             _shrunk(present), aspect="auto", extent=span, cmap=_colours(), vmin=0, vmax=1, interpolation="nearest"
         )
         size = max(0.2, min(4.0, 600 / max(len(graph.nodes), 1)))
-        below.scatter(*first, s=size, color=BLACK, marker="s", linewidths=0, label="computed")
-        below.scatter(*again, s=2 * size, color=RED, marker="s", linewidths=0, label="computed again")
+        below.scatter(*points["first"], s=size, color=BLACK, marker="s", linewidths=0, label="computed")
+        below.scatter(*points["again"], s=2 * size, color=RED, marker="s", linewidths=0, label="computed again")
+        for kind, colour, marker, words in (("out", OUT, "^", "written out"), ("in", IN, "v", "read back")):
+            if points[kind][0]:
+                below.scatter(*points[kind], s=5 * size, color=colour, marker=marker, linewidths=0, label=words)
         below.plot([], [], color=SKY, linewidth=6, label="in memory")
         below.set_xlabel("computations")
         below.set_ylabel("node, in the order of the program")
         below.grid(False)
-        below.legend(loc="lower left", markerscale=4, facecolor="white", framealpha=0.8, frameon=True, edgecolor=GREY)
+        below.legend(loc="lower left", markerscale=2.5, facecolor="white", framealpha=0.8, frameon=True, edgecolor=GREY)
         return save(made, Path(path))
 
 
-def _history(plan: Plan, graph: Graph) -> tuple[_Array, _Array, _Points, _Points]:
-    """Bytes at each computation; for each node and computation whether something of it is in memory; where nodes run."""
-    length = len(plan.sequence())
-    memory = np.zeros(length, dtype=np.float32)
-    present = np.zeros((len(graph.nodes), length), dtype=np.float32)
-    there: set[int] = set()
-    used, at, next_first = 0, -1, 0
-    first: _Points = ([], [])
-    again: _Points = ([], [])
+def _course(plan: Plan, graph: Graph) -> tuple[_Array, _Array, dict[str, _Points]]:
+    """Bytes at each computation; for each node and computation whether something of it is in
+    memory; where nodes run, first and again, and where transfers go out and in."""
+    timeline = Timeline(graph, plan.steps)
+    memory = np.array(timeline.memory, dtype=np.float32)
+    present = np.zeros((len(graph.nodes), len(memory)), dtype=np.float32)
+    points: dict[str, _Points] = {kind: ([], []) for kind in ("first", "again", "out", "in")}
+    at = 0
+    for moment, values in timeline.present():
+        if moment.kind == "compute":
+            marks = points["again" if moment.again else "first"]
+            marks[0].append(at + 0.5)
+            marks[1].append(moment.number + 0.5)
+            present[[graph.values[value].node for value in values], at] = 1
+            at += 1
+    ran = 0
     for kind, number in plan.steps:
-        match kind:
-            case "compute":
-                at += 1
-                node = graph.nodes[number]
-                for value in node.overwritten():
-                    there.discard(value)
-                    used -= graph.values[value].bytes
-                for value in node.outputs:
-                    if value not in there:
-                        there.add(value)
-                        used += graph.values[value].bytes
-                marks = first if number == next_first else again
-                marks[0].append(at + 0.5)
-                marks[1].append(number + 0.5)
-                memory[at] = graph.base[next_first] + used + node.scratch
-                next_first += number == next_first
-                for value in there:
-                    present[graph.values[value].node, at] = 1
-            case "free":
-                there.discard(number)
-                used -= graph.values[number].bytes
-            case "in":
-                there.add(number)
-                used += graph.values[number].bytes
-    return memory, present, first, again
+        ran += kind == "compute"
+        if kind in ("out", "in"):
+            points[kind][0].append(float(ran))
+            points[kind][1].append(graph.values[number].node + 0.5)
+    return memory, present, points
 
 
 def _shrunk(present: _Array) -> _Array:

@@ -13,20 +13,15 @@ from typing import Any
 
 from coop._C import CostModel, Options, Placement
 from coop.policies import options_for
+from coop.surface import OPTIONS
 
 SWITCHES = {
-    "window": "Victims are one run of neighbours (coop).",
-    "partition": "Cheap and dear results go to opposite sides.",
-    "in_place": "In-place ops rename versions; off: copy on write.",
-    "move": "Sources and dear results in a window's way are copied aside (coop).",
-    "per_byte": "A window's cost is divided by its bytes (coop).",
-    "keep_dead": "What nobody holds stays until its room is needed.",
-    "needed_only": "Costs count what somebody needs.",
-    "record_backward": "Gradients on their way can be recomputed too.",
-    "rescue": "Where nothing else helps, blocks are moved together.",
-    "swap": "Storages may leave with their bytes, over the link of the trace's device, or 12 GB/s each way.",
-    "foresee": "With swap: what the last step did is expected of this one.",
-}
+    name: OPTIONS[name]
+    for name in (
+        "window", "partition", "in_place", "move", "per_byte", "keep_dead", "needed_only", "record_backward", "rescue",
+        "swap", "foresee",
+    )
+}  # fmt: skip
 """Parts of a policy that are on or off, and what they do."""
 
 ABLATION = ("window", "partition", "in_place", "move", "per_byte", "keep_dead", "needed_only")

@@ -1,4 +1,4 @@
-"""The ideal simulator: a byte counter without addresses, with the rules of DTR's own simulator (csrc/ideal.h).
+"""The ideal simulator: a byte counter without addresses, with the rules of DTR's own simulator (csrc/simulate/ideal.h).
 
 It differs from the engine in all that makes published figures comparable: no fragmentation, eager eviction, in-place ops
 copied on write, everything can run twice, and a clock that starts at 1.
@@ -45,7 +45,7 @@ def ideal(trace: Trace, budget: int | float, policy: str = "dtr", limit: float =
 
 
 def encode(trace: Trace) -> tuple[list[int], list[int]]:
-    """The trace as numbers: csrc/ideal.h, Program."""
+    """The trace as numbers: csrc/simulate/ideal.h, Program."""
     code: list[int] = []
     sizes: list[int] = []  # of each tensor's storage
     for instruction in trace.instructions:

@@ -1,6 +1,6 @@
 """Playing a trace on the engine: what a budget would cost, before anybody has that budget.
 
-The engine is the one that trains; only the kernels are missing. csrc/player.h is its driver.
+The engine is the one that trains; only the kernels are missing. csrc/simulate/player.h is its driver.
 """
 
 import dataclasses
@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from coop import _C
 from coop.events import Event, Stats
-from coop.plan.follow import planned, refuse_unless_for
-from coop.plan.graph import from_trace
-from coop.plan.plan import Plan
+from coop.plan.model.graph import from_trace
+from coop.plan.model.plan import Plan
+from coop.plan.running.follow import planned, refuse_unless_for
 from coop.policies import options_for
 from coop.sizes import format_bytes
 from coop.trace.trace import Hold, Op, Release, Source, Trace
@@ -90,7 +90,7 @@ class Player:
         self.trace = trace
         self.alignment = alignment = trace.alignment if alignment is None else alignment
         self._options: dict[str, Any] = {"alignment": self.alignment, **speeds_of(trace)}
-        self._program = _C.Program()
+        self._program = _C.TraceProgram()
         for instruction in trace.instructions:
             match instruction:
                 case Source():

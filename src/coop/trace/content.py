@@ -1,7 +1,8 @@
-"""What a file from outside holds, gzip'ed or not: its lines, or all of it as JSON. No more of it than a stated limit.
+"""What a file from outside holds, gzip'ed or not: its lines, or all of it as JSON. No more of it
+than a stated limit.
 
-A small file can unpack to anything, and JSON nests as deep as it likes: readers come here, so that none of them takes memory or
-time beyond what docs/trace-format.md says.
+A small file can unpack to anything, and JSON nests as deep as it likes: readers come here, so that
+none of them takes memory or time beyond what docs/trace-format.md says.
 """
 
 import gzip
@@ -19,14 +20,16 @@ LARGEST = 1 << 28
 LONGEST = 1 << 22
 """Bytes of one line."""
 MOST = 1 << 60
-"""What the sizes in a file, and its times, may add up to: sums stay within 64 bits, whoever adds."""
+"""What the sizes in a file, and its times, may add up to: sums stay within 64 bits, whoever
+adds."""
 
 _GZIP = b"\x1f\x8b"
 _DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error)
 
 
 class BadContent(ValueError):
-    """Something from outside is not right. The text is a sentence for users, of a length that can be read: a file may say anything."""
+    """Something from outside is not right. The text is a sentence for users, of a length that can
+    be read: a file may say anything."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(sentence if len(sentence) <= 600 else f"{sentence[:600]}...")
@@ -36,15 +39,21 @@ class Unreadable(ValueError):
     """What is wrong with a file's content: the end of a sentence that begins with its name."""
 
 
-def lines_of(path: str | Path) -> Iterator[tuple[int, bytes]]:
-    """The lines and their numbers, from 1 on. Raises Unreadable and OSError."""
+class CutOff(Unreadable):
+    """The file ends in the middle of its compressed content. All whole lines before were given."""
+
+
+def lines_of(path: str | Path, largest: int | None = None) -> Iterator[tuple[int, bytes]]:
+    """The lines and their numbers, from 1 on, of a file of at most so many bytes, unpacked;
+    LARGEST if that is not given. Raises Unreadable and OSError."""
     number = read = 0
+    largest = LARGEST if largest is None else largest
     with _opened(path) as file:
         while True:
             try:
                 line = file.readline(LONGEST + 1)
             except EOFError:
-                raise Unreadable(f"is cut off after line {number}") from None
+                raise CutOff(f"is cut off after line {number}") from None
             except _DAMAGED as error:
                 raise Unreadable(f"is damaged after line {number}: {error}") from None
             if not line:
@@ -52,8 +61,8 @@ def lines_of(path: str | Path) -> Iterator[tuple[int, bytes]]:
             number, read = number + 1, read + len(line)
             if len(line) > LONGEST:
                 raise Unreadable(f"has more than {format_bytes(LONGEST)} in line {number}")
-            if read > LARGEST:
-                raise Unreadable(f"holds more than {format_bytes(LARGEST)}")
+            if read > largest:
+                raise Unreadable(f"holds more than {format_bytes(largest)}")
             yield number, line
 
 

@@ -1,8 +1,10 @@
-"""Reading a trace from whatever kind of file holds it, compressed or not: the file's beginning tells."""
+"""Reading a trace from whatever kind of file holds it, compressed or not: the file's beginning
+tells."""
 
 import re
 from pathlib import Path
 
+from coop.event_file import is_event_file
 from coop.trace import content, dtr_log, execution
 from coop.trace.file import read
 from coop.trace.trace import Trace, TraceError
@@ -11,10 +13,13 @@ _EXECUTION_TRACE = re.compile(rb'\s*\{\s*"schema"\s*:\s*"')
 
 
 def read_any(path: str | Path) -> Trace:
-    """A coop trace, an operator log of DTR, or an execution trace of PyTorch. Raises TraceError and OSError."""
+    """A coop trace, an operator log of DTR, or an execution trace of PyTorch. Raises TraceError
+    and OSError."""
     start = content.start(path, 200)
     if _EXECUTION_TRACE.match(start):
         return execution.read(path)
+    if is_event_file(path):
+        raise TraceError(f"{path} holds the events of a run, not a trace. Tip: `coop memory-map` draws it")
     compressed = content.compressed(path)
     if not compressed and not start:
         raise TraceError(f"{path} is empty")

@@ -1,0 +1,73 @@
+// Sources that nobody holds and recorded ops read: they are there for the lineage alone.
+//
+// They are looked at again and again, in case they can go: young ones once, the others in turn, a few recorded ops' worth of
+// looking with each op that runs. A look that takes too long is given up, and what a long one took is saved up again.
+#pragma once
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "engine/storage.h"
+
+namespace coop {
+
+class Orphans {
+ public:
+  static constexpr std::ptrdiff_t kMost = 4096;  // ops that are looked at for one of them
+
+  bool empty() const { return all_.empty(); }
+  Bytes bytes() const { return bytes_; }
+  Bytes most_bytes() const { return most_bytes_; }  // so far
+
+  void add(Storage& source) {
+    if (source.review.orphan) return;
+    all_.push_back(&source);
+    source.review.orphan = static_cast<std::uint32_t>(all_.size());
+    bytes_ += source.bytes;
+    most_bytes_ = std::max(most_bytes_, bytes_);
+    ++young_;
+  }
+
+  // The last one takes its place.
+  void remove(Storage& source) {
+    if (!source.review.orphan) return;
+    Storage* last = all_.back();
+    all_[source.review.orphan - 1] = last;
+    last->review.orphan = std::exchange(source.review.orphan, 0);
+    if (last == &source) last->review.orphan = 0;
+    all_.pop_back();
+    bytes_ -= source.bytes;
+    young_ = std::min(young_, all_.size());
+  }
+
+  void clear() {
+    while (!all_.empty()) remove(*all_.back());
+  }
+
+  template <typename Visit>
+  void each(Visit visit) const {
+    for (Storage* source : all_) visit(*source);
+  }
+
+  // `look` returns how many ops it looked at, at most one more than it is told to. It must not add or remove any.
+  template <typename Look>
+  void tend(Look look) {
+    constexpr std::ptrdiff_t kPerOp = 4, kShort = 64;
+    for (; young_; --young_) look(*all_[all_.size() - young_], kShort);
+    credit_ = std::min(credit_ + kPerOp, kMost);
+    for (std::size_t i = 0; i < all_.size() && credit_ > 0; ++i) {
+      const auto seen = static_cast<std::ptrdiff_t>(look(*all_[next_++ % all_.size()], kMost));
+      credit_ = seen > kShort ? credit_ - seen : std::max<std::ptrdiff_t>(credit_ - seen, 0);
+    }
+  }
+
+ private:
+  std::vector<Storage*> all_;
+  Bytes bytes_ = 0, most_bytes_ = 0;
+  std::size_t young_ = 0;  // at the end of the list: since the last op
+  std::size_t next_ = 0;
+  std::ptrdiff_t credit_ = 0;
+};
+
+}  // namespace coop

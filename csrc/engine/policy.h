@@ -1,0 +1,68 @@
+// Policies: which neighbouring blocks leave for this request?
+//
+// A policy sees the arena and the prices, and names one run of blocks. The engine evicts what may leave in it, slides
+// what may only move to its low edge, and asks again until the hole is large enough. Coop names a run that is large
+// enough at once; DTR, DTE, DELTA and LRU name one storage at a time.
+//
+// A new policy is one file: a class, and a line that registers it (policy_lru.cpp is the shortest). `coop.POLICIES` in
+// src/coop/policies.py has a line for it, with the switches that belong to it. It passes the conformance suite by being
+// registered: tests/conformance.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/search.h"
+
+namespace coop {
+
+class Policy {
+ public:
+  virtual ~Policy() = default;
+  // None: there is nothing that may leave.
+  virtual Run choose(SearchContext& context, Bytes needed) = 0;
+};
+
+// What the policy chooses, or else the cheapest window. What waiting ops will read leaves only if nothing else can; or
+// instead of a source that has to be written, which would be waited for twice, now and soon, if that costs more.
+Run find_room(Policy& policy, SearchContext& context, Bytes needed);
+
+using MakePolicy = std::unique_ptr<Policy> (*)(const Options& options);
+
+// A global object of this type makes a policy known.
+struct RegisterPolicy {
+  RegisterPolicy(const char* name, MakePolicy make);
+};
+
+// In alphabetical order.
+std::vector<std::string> policy_names();
+// Throws std::invalid_argument for a name that is not registered.
+std::unique_ptr<Policy> make_policy(const Options& options);
+
+// Evicts the storage of least score, one at a time.
+template <typename Score>
+class OneAtATime final : public Policy {
+ public:
+  Run choose(SearchContext& context, Bytes) override {
+    Block* best = nullptr;
+    double least = kNever;
+    for (Block* block = context.arena.first(); block; block = block->next) {
+      if (!block->storage || !context.may_leave(*block->storage)) continue;
+      const double value = Score::of(context, *block);
+      if (value < least || !best) {
+        least = value;
+        best = block;
+      }
+    }
+    if (best) context.found.per_byte = context.score(*best->storage) / static_cast<double>(best->bytes);
+    return {best, best};
+  }
+};
+
+template <typename Score>
+std::unique_ptr<Policy> one_at_a_time(const Options&) {
+  return std::make_unique<OneAtATime<Score>>();
+}
+
+}  // namespace coop

@@ -1,0 +1,16 @@
+// DTR (ICLR 2021): the least projected cost over size and staleness.
+#include "engine/policy.h"
+
+namespace coop {
+namespace {
+
+struct Dtr {
+  static double of(SearchContext& context, Block& block) {
+    return context.score(*block.storage) / static_cast<double>(block.bytes);
+  }
+};
+
+const RegisterPolicy registered("dtr", &one_at_a_time<Dtr>);
+
+}  // namespace
+}  // namespace coop

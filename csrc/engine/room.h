@@ -1,0 +1,93 @@
+// Making room: a hole if there is one; else the policy says what leaves, and what stays slides to its edge.
+//
+// Packing and compaction are for ops that have found no room even so. A shortage says honestly why.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <span>
+
+#include "engine/density.h"
+#include "engine/lineage.h"
+#include "engine/policy.h"
+#include "engine/shortage.h"
+#include "engine/transfers.h"
+
+namespace coop {
+
+// A plan in force has a place for what is allocated now, and a use for everything.
+class PlannedPlaces {
+ public:
+  virtual ~PlannedPlaces() = default;
+  // A raw block; null: the plan has none, or that is taken.
+  virtual Block* block_for(Bytes bytes, Side side) = 0;
+  // The program does what was planned.
+  virtual bool under_way() const = 0;
+};
+
+class Room {
+ public:
+  Room(const Options& options, const Clock& clock, Arena& arena, Ledger& ledger, Journal& journal, Cost& cost,
+       Lineage& lineage, Blocks& blocks, Transfers& transfers, Checks& checks, Stats& counts);
+
+  // A raw block. Throws Shortage.
+  Block* take(Bytes bytes, Side side);
+
+  // Where the outputs of the op that runs next should go. Other threads may allocate while it is prepared.
+  void expect(Side side) { side_.store(side, std::memory_order_relaxed); }
+  Side side() const { return side_.load(std::memory_order_relaxed); }
+  Side side_of(double density) const { return options_.partition ? density_.side(density) : Side::low; }
+  DensityClasses& density() { return density_; }
+
+  // What stays is packed at the low end.
+  void pack();
+  // What can leave leaves, and the rest is packed.
+  void compact(bool wanted_too);
+
+  // For whoever chooses what leaves himself.
+  SearchContext context(Side side);
+  Policy& policy() { return *policy_; }
+  // Empties a run of blocks: what stays slides to the low edge. Returns the hole; null: something could not leave after
+  // all, or others have been in the engine.
+  Block* clear(Run run, SearchContext& context);
+
+  Shortage shortage(Bytes needed) const;
+  // Time spent making room so far: not part of any op's cost.
+  Seconds seconds() const { return seconds_.load(std::memory_order_relaxed); }
+  // Of a byte for a second: the most that searches have paid of late.
+  double price() const { return price_; }
+  double fragmentation() const;
+
+  // What is wanted may leave instead of what has to be written.
+  void let_wanted_leave(bool on) { may_take_wanted_ = on; }
+  void follow(PlannedPlaces* plan) { plan_ = plan; }
+  bool planned() const { return plan_ && plan_->under_way(); }
+
+ private:
+  Block* make(Bytes bytes, Side side);
+  void remember(const SearchContext& context);
+
+  const Options& options_;
+  const Clock& clock_;
+  Arena& arena_;
+  Ledger& ledger_;
+  Journal& journal_;
+  Cost& cost_;
+  Lineage& lineage_;
+  Blocks& blocks_;
+  Transfers& transfers_;
+  Checks& checks_;
+  Stats& counts_;
+  const std::unique_ptr<Policy> policy_;
+  PlannedPlaces* plan_ = nullptr;
+  DensityClasses density_;
+  std::atomic<Side> side_ = Side::low;
+  std::atomic<Seconds> seconds_ = 0;
+  SearchPrice last_;  // what the last search has paid
+  double price_ = 0;
+  bool may_take_wanted_ = true;
+  double fragmentation_sum_ = 0;
+  std::uint64_t fragmentation_count_ = 0;
+};
+
+}  // namespace coop

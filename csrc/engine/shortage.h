@@ -1,0 +1,37 @@
+// What the engine throws.
+#pragma once
+
+#include <exception>
+#include <stdexcept>
+
+#include "engine/types.h"
+
+namespace coop {
+
+// Bytes that left did not come back, and cannot be made again. The program can go on without them.
+struct Lost : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// No room. The program can go on after catching it (rule 8).
+struct Shortage : std::exception {
+  Bytes needed = 0;   // in one piece
+  Bytes largest = 0;  // the largest piece that could be freed
+  Bytes budget = 0;
+  Bytes locked = 0;   // operands of the running op
+  Bytes scratch = 0;  // raw blocks: unfinished outputs and kernels' scratch
+  Bytes pinned = 0;   // by the user, or waiting for a recomputation
+  Bytes sources = 0;  // cannot be recomputed
+  Bytes exposed = 0;  // a pointer to them is known outside
+  Bytes enough = 0;   // a budget that would have served
+  Bytes kept = 0;     // sources that are resident now
+  Bytes working = 0;  // the most that one op has needed so far, beyond sources
+  Bytes read = 0;     // operands of the op, all of them
+  std::size_t operands = 0;
+  bool swaps = false;       // sources may leave with their bytes
+  bool whole = false;       // `enough` is for all that the op does; else for as far as it has come, at least
+  bool in_circles = false;  // there would be room for each storage in turn, but not for what is needed together
+  const char* what() const noexcept override { return "no room in the arena"; }
+};
+
+}  // namespace coop

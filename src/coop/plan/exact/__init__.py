@@ -1,0 +1,1 @@
+"""Planners that solve a mathematical program, and the solvers that they call."""

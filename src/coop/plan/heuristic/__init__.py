@@ -1,0 +1,1 @@
+"""Planners that call no solver: published schedules, and replays in a budget."""

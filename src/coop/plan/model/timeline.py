@@ -1,0 +1,193 @@
+"""The timeline of a schedule: who is in memory when, how many bytes that is, and where it is too
+much.
+
+The one definition of memory along a schedule. Planners, the checker, addresses and pictures ask
+it.
+
+    compute n   the values that it overwrites are gone, its outputs are in memory, and so is its
+                scratch while it runs
+    in v        value v is in memory
+    free v      value v is not in memory any more
+    out v       nothing changes
+
+Sources are in memory as well. How many bytes they take depends on the stage (`Graph.base`): the
+number of nodes that have run for the first time. Memory can rise at steps that compute or bring
+in, and at the end of the step, when sources are counted once more. Only there bytes are counted.
+
+tests/plan/test_timeline.py holds this against a brute-force definition on random schedules.
+"""
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from typing import NamedTuple
+
+from coop.plan.model.addresses import Interval
+from coop.plan.model.graph import NONE, Graph
+from coop.plan.model.plan import Kind, Plan, PlanError, bare_graph
+
+Place = tuple[int, int]
+"""A node, and the stage in which it is run again: before the first run of which node.
+The number of nodes: at the end."""
+
+
+class Moment(NamedTuple):
+    """A step that computes or brings in."""
+
+    at: int
+    """The number of the step."""
+    kind: Kind
+    number: int
+    stage: int
+    """The node that is to run for the first time next, as this step begins."""
+    bytes: int
+    """In memory while the step is carried out."""
+
+    @property
+    def again(self) -> bool:
+        """Whether it runs a node again."""
+        return self.kind == "compute" and self.number != self.stage
+
+
+class Timeline:
+    """Of steps that can be carried out. Raises PlanError if something leaves that is not in
+    memory."""
+
+    def __init__(self, graph: Graph, steps: Iterable[tuple[Kind, int]]) -> None:
+        self.graph, self.steps = graph, tuple(steps)
+        base, nodes = graph.base, graph.nodes
+        self._rises: list[tuple[int, int, int]] = []
+        """Number, stage and bytes of each step that computes or brings in."""
+        reached = last = 0
+        for at, kind, number, _, used in self._states():
+            if kind == "compute":
+                self._rises.append((at, reached, base[reached] + used + nodes[number].scratch))
+                reached += number == reached
+            elif kind == "in":
+                self._rises.append((at, reached, base[reached] + used))
+            last = used
+        self.end = base[reached] + last
+        """Bytes in memory after the last step."""
+
+    def _states(self) -> Iterator[tuple[int, Kind, int, set[int], int]]:
+        """After each step: its number, the step, the values in memory, and their bytes."""
+        nodes, sizes = self.graph.nodes, [value.bytes for value in self.graph.values]
+        memory: set[int] = set()
+        used = at = value = 0
+        try:
+            for at, (kind, number) in enumerate(self.steps):
+                if kind == "compute":
+                    node = nodes[number]
+                    for value in node.over:
+                        if value != NONE:
+                            memory.remove(value)
+                            used -= sizes[value]
+                    for value in node.outputs:
+                        if value not in memory:
+                            memory.add(value)
+                            used += sizes[value]
+                elif kind == "free":
+                    memory.remove(number)
+                    used -= sizes[number]
+                elif kind == "in" and number not in memory:
+                    memory.add(number)
+                    used += sizes[number]
+                yield at, kind, number, memory, used
+        except KeyError as error:
+            kind, number = self.steps[at]
+            raise PlanError(f"step {at} ({kind} {number}): value {error.args[0]} is not in memory") from None
+
+    @cached_property
+    def moments(self) -> list[Moment]:
+        return [Moment(at, *self.steps[at], stage, level) for at, stage, level in self._rises]
+
+    @property
+    def peak(self) -> int:
+        """The most bytes in memory."""
+        return max(self.end, max((level for _, _, level in self._rises), default=0))
+
+    @property
+    def duration(self) -> int:
+        """Nanoseconds of all computations."""
+        return sum(self.graph.nodes[number].cost for kind, number in self.steps if kind == "compute")
+
+    @property
+    def memory(self) -> list[int]:
+        """Bytes in memory while each computation runs."""
+        return [level for at, _, level in self._rises if self.steps[at][0] == "compute"]
+
+    def over(self, budget: int) -> list[Moment]:
+        """Where more is in memory than the budget. The end is not among them."""
+        return [Moment(at, *self.steps[at], stage, level) for at, stage, level in self._rises if level > budget]
+
+    def excess(self, budget: int) -> dict[int, int]:
+        """For each stage in which memory exceeds the budget: by how many bytes at most."""
+        found: dict[int, int] = {}
+        for moment in self.over(budget):
+            found[moment.stage] = max(found.get(moment.stage, 0), moment.bytes - budget)
+        return found
+
+    def runs_over(self, budget: int) -> set[Place]:
+        """Where a node is run again while more is in memory than the budget."""
+        return {(moment.number, moment.stage) for moment in self.over(budget) if moment.again}
+
+    def present(self) -> Iterator[tuple[Moment, set[int]]]:
+        """Each moment, and the values in memory then. The set changes from one to the next: copy
+        it to keep it."""
+        moments = iter(self.moments)
+        for _, kind, _, memory, _ in self._states():
+            if kind in ("compute", "in"):
+                yield next(moments), memory
+
+    def at_the_start(self) -> list[frozenset[int]]:
+        """For each stage, and for the end: the values in memory before it runs a node or brings
+        something in."""
+        found = [frozenset[int]()]
+        begins = True
+        """Whether nothing has been run or brought in since the last first run: what is freed is
+        not there."""
+        for _, kind, number, memory, _ in self._states():
+            if kind == "compute" and number == len(found) - 1:
+                found.append(frozenset(memory))
+                begins = True
+            elif kind in ("compute", "in"):
+                begins = False
+            elif kind == "free" and begins:
+                found[-1] -= {number}
+        return found
+
+    def intervals(self) -> list[Interval]:
+        """Each stay in memory, of values and of scratch, in the order in which they end."""
+        graph = self.graph
+        begun: dict[int, tuple[int, int]] = {}
+        """For values in memory: the step at which their interval began, and the value that it was
+        then."""
+        found: list[Interval] = []
+
+        def leave(value: int, at: int) -> None:
+            begin, first = begun.pop(value)
+            found.append(Interval(value, graph.values[value].bytes, begin, at, first))
+
+        for at, (kind, number) in enumerate(self.steps):
+            if kind == "compute":
+                node = graph.nodes[number]
+                for value, old in zip(node.outputs, node.over or (NONE,) * len(node.outputs), strict=True):
+                    if old == NONE:
+                        begun.setdefault(value, (at, value))
+                    elif value in begun:  # it was there already, and stays where it is
+                        leave(old, at)
+                    else:
+                        begun[value] = begun.pop(old)
+                if node.scratch:
+                    found.append(Interval(NONE, node.scratch, at, at + 1))
+            elif kind == "in":
+                begun.setdefault(number, (at, number))
+            elif kind == "free":
+                leave(number, at)
+        for value in list(begun):
+            leave(value, len(self.steps))
+        return found
+
+
+def timeline_of(plan: Plan) -> Timeline:
+    """As far as the plan itself knows: without sources."""
+    return Timeline(bare_graph(plan.program), plan.steps)
