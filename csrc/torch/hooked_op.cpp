@@ -44,7 +44,8 @@ struct Workspace {
   OpCall call;
   ArgumentRecorder recorder;
   Undo undo;
-  std::vector<c10::StorageImpl*> impls;  // of the operands
+  std::vector<c10::StorageImpl*> impls;       // of the operands
+  std::vector<Storage*> recomputable_leaves;  // of the operands: leaves are sources
   std::vector<Storage*> outputs;
   std::vector<Storage*> made;  // all results of its own, recorded or not: a plan wants to know
   std::vector<ReturnPlace> places;
@@ -74,6 +75,7 @@ class HookedOp {
         recorder_(space.recorder),
         undo_(space.undo),
         impls_(space.impls),
+        recomputable_leaves_(space.recomputable_leaves),
         outputs_(space.outputs),
         made_(space.made),
         places_(space.places),
@@ -82,6 +84,7 @@ class HookedOp {
   void run() {
     Overdraft::settle(scope_);
     impls_.clear();
+    recomputable_leaves_.clear();
     recorder_.begin(scope_, info_);
     try {
       call_.begin(engine_, info_.name);
@@ -130,6 +133,8 @@ class HookedOp {
                   : info_.arguments[i].written ? OpCall::Access::write
                                                : OpCall::Access::read);
     });
+    // Only now: a number among the arguments that is not known yet would be a wall in the arena.
+    for (Storage* storage : recomputable_leaves_) engine_.commit(*storage);
   }
   void add(const at::Tensor& tensor, OpCall::Access access) {
     const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
@@ -144,7 +149,7 @@ class HookedOp {
       return;
     }
     const bool leaf = is_leaf_variable(impl);
-    if (storage->producer && leaf) engine_.commit(*storage);
+    if (storage->producer && leaf) recomputable_leaves_.push_back(storage);
     if (!call_.add(*storage, access, leaf)) return;
     impls_.push_back(owner);
     largest_ = std::max(largest_, storage->bytes);
@@ -422,6 +427,7 @@ class HookedOp {
   ArgumentRecorder& recorder_;
   Undo& undo_;
   std::vector<c10::StorageImpl*>& impls_;
+  std::vector<Storage*>& recomputable_leaves_;
   std::vector<Storage*>& outputs_;
   std::vector<Storage*>& made_;
   std::vector<ReturnPlace>& places_;

@@ -151,3 +151,20 @@ def test_what_is_still_to_come_is_part_of_the_guess():
         guesses[make] = failure_of(lambda make=make: program(make), int(1.1 * parameters)).program
     assert guesses[torch.optim.SGD] >= 2 * parameters
     assert guesses[torch.optim.Adam] >= 4 * parameters
+
+
+def test_a_number_among_the_arguments_is_no_wall_while_a_parameter_comes_back():
+    """The number lies between two holes that are large enough only together."""
+    size = 16_000
+    with coop.budget(4 * 4 * size + 1024) as memory:
+        evictable = torch.full((size // 2,), 2.0)
+        sources = [memory.commit(torch.full((size // 2,), float(i))) for i in range(4)]
+        parameter = torch.full((size,), 3.0).requires_grad_()
+        memory.pin(evictable)
+        sources += [memory.commit(torch.full((size // 2,), float(i))) for i in (4, 5)]
+        memory.unpin(evictable)
+        assert (memory.state(parameter), memory.state(evictable)) == ("evicted", "resident")
+        with torch.no_grad():
+            parameter.mul_(2.0)
+        assert memory.state(evictable) == "evicted"
+        assert int(parameter[0]) == 6 and [int(source[0]) for source in sources] == list(range(6))
