@@ -272,9 +272,21 @@ class Convolving(Training):
         self.losses.append(loss.item())
 
 
-def test_a_live_program_runs_again_what_was_planned_and_hardly_more():
+@pytest.fixture
+def own_kernels():
+    """PyTorch's own convolutions. oneDNN's differ between CPUs: where a backward convolution takes
+    two pieces of scratch that are each larger than its result, the plan's one piece is not enough."""
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    yield
+    torch._C._set_mkldnn_enabled(before)
+
+
+@pytest.mark.usefixtures("own_kernels")
+@pytest.mark.parametrize("ratio", [0.7, 0.6])
+def test_a_live_program_runs_again_just_what_was_planned(ratio):
     graph = graph_of(coop.record(Convolving().step))
-    found = solve(graph, 0.7, "treewidth")
+    found = solve(graph, ratio, "treewidth")
     planned_runs = len(found.sequence()) - len(found.program)
     with coop.budget(int(1.01 * found.budget), plan=found, checks=2) as memory:
         training = Convolving()
@@ -285,7 +297,8 @@ def test_a_live_program_runs_again_what_was_planned_and_hardly_more():
             training.step()
         after = memory.stats()
     assert after.planned_steps - before.planned_steps == 4 and planned_runs > 3
-    assert planned_runs <= (after.replays - before.replays) / 4 <= 1.1 * planned_runs + 1
+    assert after.replays - before.replays == 4 * planned_runs
+    assert after.searches == before.searches
 
 
 def test_a_step_of_another_size_is_lost_and_the_next_is_planned_again(plan):
