@@ -100,6 +100,15 @@ void Engine::leave(std::span<Storage* const> inputs) {
   }
 }
 
+void Engine::arrived(std::span<Storage* const> storages) {
+  const Lock lock(gate_);
+  for (Storage* storage : storages) {
+    ledger_.unlock(*storage);
+    if (storage->held && storage->block) driver_.attach(*storage);  // pointers to it are watched again
+    lineage_.reconsider(*storage);
+  }
+}
+
 void Engine::overwriting(std::span<Storage* const> written) {
   if (!transfers_.ever()) return;
   const Lock lock(gate_);

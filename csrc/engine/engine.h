@@ -49,6 +49,8 @@ class Engine {
   void leave(std::span<Storage* const> inputs);
   // The same for what is not an operand, but may be pointed to.
   void hold(std::span<Storage* const> storages);
+  // Other threads have read or written these, which were held, and are done.
+  void arrived(std::span<Storage* const> storages);
   // These operands, which are entered, are about to be overwritten: what is outside is not their bytes any more.
   void overwriting(std::span<Storage* const> written);
   // Of an op that ran, recorded or not.

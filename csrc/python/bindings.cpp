@@ -10,6 +10,7 @@
 #include "tiers/host_tier.h"
 #include "tiers/page_file.h"
 #include "torch/allocator.h"
+#include "torch/buckets.h"
 #include "torch/composite.h"
 #include "torch/out_of_budget.h"
 #include "torch/scope.h"
@@ -143,6 +144,7 @@ PYBIND11_MODULE(_C, module) {
 
   bind_engine(module);
   bind_tally(module);
+  bind_buckets(module);
   bind_plan_search(module);
   module.def("set_exception", [](py::object type) { out_of_budget = type.release().ptr(); });
   module.def("open", [](const Options& options, bool events) {

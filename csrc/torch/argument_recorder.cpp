@@ -73,6 +73,7 @@ void ArgumentRecorder::write_down(const OpCall& call, Storage* target, bool trai
       case ArgumentInfo::Kind::generator:
         draft_.plain(value.isGenerator() ? c10::IValue(value.toGenerator().clone()) : value);
         break;
+      case ArgumentInfo::Kind::tensor_lists:  // of collectives alone, which are not recorded
       case ArgumentInfo::Kind::other: draft_.plain(value); break;
     }
   }

@@ -29,7 +29,7 @@ bool only_views(const OpInfo& info, const c10::FunctionSchema& schema) {
   int tensors = 0;
   for (std::size_t i = 0; i < info.arguments.size(); ++i) {
     const ArgumentInfo::Kind kind = info.arguments[i].kind;
-    if (kind == ArgumentInfo::Kind::tensor_list) return false;
+    if (kind == ArgumentInfo::Kind::tensor_list || kind == ArgumentInfo::Kind::tensor_lists) return false;
     if (kind != ArgumentInfo::Kind::tensor) continue;
     const c10::AliasInfo* alias = schema.arguments()[i].alias_info();
     if (++tensors > 1 || !alias || alias->isWrite()) return false;

@@ -73,8 +73,7 @@ void run_reshape(Scope& scope, const OpInfo& info, c10::DispatchKeySet below, to
   }
   const auto leave = [&] {
     for (Storage* storage : storages) {
-      if (storage->held && !storage->claims.exposed)
-        Scope::watch_pointer(static_cast<c10::StorageImpl*>(storage->handle));
+      if (Scope::watched(*storage)) Scope::watch_pointer(static_cast<c10::StorageImpl*>(storage->handle));
     }
     engine.leave(storages);
     scope.empty_trash();

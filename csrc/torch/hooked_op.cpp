@@ -12,7 +12,9 @@
 #include "engine/op_call.h"
 #include "torch/allocator.h"
 #include "torch/argument_recorder.h"
+#include "torch/buckets.h"
 #include "torch/composite.h"
+#include "torch/in_flight.h"
 #include "torch/out_of_budget.h"
 #include "torch/overdraft.h"
 #include "torch/turn.h"
@@ -83,6 +85,7 @@ class HookedOp {
 
   void run() {
     Overdraft::settle(scope_);
+    scope_.in_flight().settle(engine_);
     impls_.clear();
     recomputable_leaves_.clear();
     recorder_.begin(scope_, info_);
@@ -168,7 +171,7 @@ class HookedOp {
   void leave() {
     for (std::size_t i = 0; i < impls_.size(); ++i) {
       const Storage* storage = call_.operands()[i];
-      if (storage->held && !storage->claims.exposed) Scope::watch_pointer(impls_[i]);
+      if (Scope::watched(*storage)) Scope::watch_pointer(impls_[i]);
     }
     call_.leave();
   }
@@ -181,7 +184,8 @@ class HookedOp {
     Storage* target = call_.target();
     const bool backward = !options.record_backward && !engine_.planned_again() && in_plain_backward();
     record_ = info_.replayable && info_.same_again.holds(stack_) && !backward && !stores_gradient(info_) &&
-              info_.returns > 0 && !exotic_ && !grows_ && call_.recordable() && !(target && passed_twice());
+              info_.returns > 0 && !exotic_ && !grows_ && call_.recordable() && !(target && passed_twice()) &&
+              !InsideCollective::here() && !Buckets::collecting();
     call_.copy_written([](const Storage& storage) {  // the kernel will take it
       Scope::ignore_pointer(static_cast<c10::StorageImpl*>(storage.handle));
     });
@@ -256,6 +260,16 @@ class HookedOp {
     if (!info_.replayable) {
       // A custom operator may call others, which are seen as always, and wait for other threads.
       const CompositeCall composite(scope_, /*points_to_all=*/true);
+      if (info_.collective) {
+        call_.overwritten();  // now: other threads may write before this one goes on
+        {
+          const InsideCollective inside;
+          const TurnPause pause;
+          info_.op.redispatchBoxed(below_, &stack_);
+        }
+        scope_.in_flight().add(engine_, info_, stack_, call_.operands());
+        return;
+      }
       const TurnPause pause;
       info_.op.redispatchBoxed(below_, &stack_);
       return;
@@ -385,9 +399,11 @@ class HookedOp {
       Storage* storage = scope_.storage_of(impl);
       if (!storage || storage->foreign) return;
       if (engine_.following()) made_.push_back(storage);
+      if (Buckets* buckets = Buckets::collecting()) buckets->add(impl);
       if (info_.unset || static_cast<int>(index) == info_.ragged_result) storage->unset = true;
       if (tensor.nbytes() < storage->bytes) storage->ragged = true;
-      if (exotic_) engine_.expose(*storage);  // may be part of something we cannot see into
+      // May be part of something we cannot see into; or a backend's thread may point to it.
+      if (exotic_ || InsideCollective::here()) engine_.expose(*storage);
       all += storage->bytes;
       if (composite && composite->points_to(tensor)) {
         composite->hold(*storage);

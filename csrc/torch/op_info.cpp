@@ -22,6 +22,13 @@ bool any_of(Name name, std::span<const Name> names) {
   return false;
 }
 
+bool starts_with_any(Name name, std::span<const Name> prefixes) {
+  for (Name prefix : prefixes) {
+    if (name.starts_with(prefix)) return true;
+  }
+  return false;
+}
+
 // Look at shapes only. Bringing an evicted argument back for them would be wasted work.
 constexpr Name kShapeOnly[] = {"empty_like", "zeros_like", "ones_like",    "full_like",
                                "rand_like",  "randn_like", "randint_like", "new_empty",
@@ -57,6 +64,10 @@ constexpr struct {
   Name op;
   const char* argument;
 } kHiddenWrites[] = {{"mkldnn_rnn_layer_backward", "workspace"}};
+// Of c10d, whose schemas say nothing about writes: these write nothing, and the others write all tensors that are not
+// named as inputs.
+constexpr Name kReadOnlyCollectives[] = {"send", "barrier", "monitored_barrier_", "check_for_nan"};
+constexpr Name kInputPrefixes[] = {"input", "sparse_indices"};
 // Leave some bytes of a result undefined: the padding of a table, scratch space within a workspace.
 constexpr struct {
   Name op;
@@ -73,6 +84,8 @@ OpInfo::OpInfo(const c10::OperatorHandle& handle) : op(handle) {
   const bool aten = whole.rfind("aten::", 0) == 0;
   const std::string_view base = std::string_view(whole).substr(whole.find("::") + 2);
   returns = schema.returns().size();
+  collective = whole.rfind("c10d::", 0) == 0;
+  const bool writes_unnamed = collective && !any_of(base, kReadOnlyCollectives);
 
   bool writes = false, tensors = false;
   for (const c10::Argument& argument : schema.arguments()) {
@@ -88,11 +101,17 @@ OpInfo::OpInfo(const c10::OperatorHandle& handle) : op(handle) {
       c10::TypePtr element = list->getElementType();
       if (auto optional = element->cast<c10::OptionalType>()) element = optional->getElementType();
       if (element->kind() == c10::TypeKind::TensorType) info.kind = ArgumentInfo::Kind::tensor_list;
+      if (auto inner = element->cast<c10::ListType>();
+          inner && inner->getElementType()->kind() == c10::TypeKind::TensorType) {
+        info.kind = ArgumentInfo::Kind::tensor_lists;
+      }
     }
     info.taken = argument.type()->kind() != c10::TypeKind::TensorType;
-    const bool tensor = info.kind == ArgumentInfo::Kind::tensor || info.kind == ArgumentInfo::Kind::tensor_list;
+    const bool tensor = info.kind == ArgumentInfo::Kind::tensor || info.kind == ArgumentInfo::Kind::tensor_list ||
+                        info.kind == ArgumentInfo::Kind::tensor_lists;
     tensors |= tensor;
     info.written = tensor && argument.alias_info() && argument.alias_info()->isWrite();
+    if (tensor && writes_unnamed) info.written = !starts_with_any(argument.name(), kInputPrefixes);
     writes |= info.written;
     arguments.push_back(info);
   }

@@ -14,7 +14,7 @@
 namespace coop {
 
 struct ArgumentInfo {
-  enum class Kind : std::uint8_t { other, tensor, tensor_list, generator };
+  enum class Kind : std::uint8_t { other, tensor, tensor_list, tensor_lists, generator };
   Kind kind = Kind::other;
   bool written = false;
   bool taken = false;  // the kernel takes the value off the stack: a second try needs a copy of it
@@ -37,6 +37,7 @@ struct OpInfo {
   Kind kind = Kind::compute;
   bool replayable = true;  // a pure function of its arguments and of the random state
   bool random = false;
+  bool collective = false;     // of c10d: other threads read and write its tensors, also when it has returned
   bool shape_only = false;     // looks at its tensors' shapes, not at their bytes: zeros_like
   bool factory = false;        // no tensor's bytes go in
   bool unset = false;          // leaves its output's bytes undefined: empty
@@ -93,6 +94,13 @@ void for_each_tensor(const OpInfo& info, const torch::jit::Stack& stack, Visit v
         if (!value.isList()) break;
         for (const c10::IValue& element : value.toListRef()) {
           if (element.isTensor() && element.toTensor().defined()) visit(i, element.toTensor());
+        }
+        break;
+      case ArgumentInfo::Kind::tensor_lists:
+        for (const c10::IValue& list : value.toListRef()) {
+          for (const c10::IValue& element : list.toListRef()) {
+            if (element.isTensor() && element.toTensor().defined()) visit(i, element.toTensor());
+          }
         }
         break;
       default: break;

@@ -102,6 +102,7 @@ std::size_t Scope::close() {
   Scope* scope = active_.load();
   const Guest guest(scope);  // as soon as it is closed, others may find that nothing is left of it
   Overdraft::settle(*scope);
+  scope->in_flight_.strand(*scope->engine_);
   // What is evicted comes back, in room beyond the budget if need be.
   const bool more = mprotect(scope->base_, kReserve * scope->mapped_, PROT_READ | PROT_WRITE) == 0;
   const Bytes budget = std::exchange(scope->size_, more ? kReserve * scope->mapped_ : scope->size_);

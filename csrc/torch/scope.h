@@ -16,6 +16,7 @@
 #include "engine/engine.h"
 #include "tiers/mover.h"
 #include "tiers/tier.h"
+#include "torch/in_flight.h"
 #include "torch/recipe.h"
 
 namespace coop {
@@ -59,6 +60,8 @@ class Scope final : public Driver {
 
   // An escaping pointer is noticed by the storage's materialiser. Kernels may take pointers: it is off while they run.
   static void watch_pointer(c10::StorageImpl* impl);
+  // Whether that makes sense: others know its address anyway if it is exposed, or a message is under way.
+  static bool watched(const Storage& storage) { return storage.held && !storage.claims.exposed && !storage.messages; }
   static void ignore_pointer(c10::StorageImpl* impl);
 
   // The open scope, for a thread that is not in its turn: it may be closed at any time, but does not go away meanwhile.
@@ -124,6 +127,7 @@ class Scope final : public Driver {
   }
 
   Engine& engine() { return *engine_; }
+  InFlight& in_flight() { return in_flight_; }
 
   // From now on: what each op has cost, in the order in which they ran.
   using OpTimes = std::vector<std::pair<std::string, Seconds>>;
@@ -172,6 +176,7 @@ class Scope final : public Driver {
   std::unordered_map<const c10::StorageImpl*, c10::weak_intrusive_ptr<c10::StorageImpl>> opened_;
   std::unordered_map<const Storage*, Storage*> snapshots_;  // bytes when last read, of what others may write to
   std::vector<c10::intrusive_ptr<c10::StorageImpl>> trash_;
+  InFlight in_flight_;
   std::unique_ptr<OpTimes> op_times_;
   Threads threads_;               // of the thread that opened it
   std::unique_ptr<Tier> tier_;    // outlives the engine

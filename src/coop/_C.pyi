@@ -1,6 +1,6 @@
 """The extension: see csrc/python. Users meet it through coop.budget."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, ClassVar
 
@@ -76,6 +76,12 @@ class Options:
     def __init__(self) -> None: ...
 
 # --- made by hand
+
+class Buckets:
+    def __init__(self) -> None: ...
+    def collect(self, make: Callable[[], Any]) -> Any: ...
+    def keep(self) -> None: ...
+    def release(self) -> None: ...
 
 class Tally:
     def __init__(self) -> None: ...

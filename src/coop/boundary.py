@@ -25,6 +25,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from coop import _C
+from coop.distributed.buckets import reducer_wrappers
 
 _SHARING = ["numpy", "__dlpack__"]
 """Others get the same memory, to write to: also if it lies outside the arena."""
@@ -50,6 +51,8 @@ class Boundary:
         for module in (torch, torch.utils.dlpack):
             self._wrap_function(module, "from_dlpack")
         self._wrap_alias_question()
+        for owner, name, wrapper in reducer_wrappers():
+            self._replace(owner, name, wrapper)
         self._manage_threads()
         self._run_eagerly()
 

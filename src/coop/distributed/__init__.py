@@ -1,0 +1,1 @@
+"""Several processes: what torch.distributed needs besides the operators that it calls."""
