@@ -19,7 +19,7 @@ def reducer_wrappers() -> list[tuple[Any, str, Callable[..., Any]]]:
     """What to put in the place of the reducer's methods: owner, name, wrapper."""
     if not torch.distributed.is_available():
         return []
-    reducer = torch.distributed.Reducer
+    reducer = torch._C._distributed_c10d.Reducer
     kept: dict[int, _C.Buckets] = {}
     """By the reducer's id: it cannot be referred to weakly."""
 
