@@ -25,8 +25,8 @@ def resnet50(small: bool) -> Network:
 
 
 def resnet18(small: bool) -> Network:
-    """As POET has it: pictures of 32 x 32, one at a time. The first convolution is 3 x 3 and nothing is pooled after
-    it, as usual for that size."""
+    """As in POET: pictures of 32 x 32, one at a time. The first convolution is 3 x 3 and nothing
+    is pooled after it, as usual for that size."""
     shape: dict[str, Any] = {"layer_type": "basic", "embedding_size": 64, "hidden_sizes": [64, 128, 256, 512]}
     shape["depths"] = [2, 2, 2, 2]
     if small:
@@ -73,7 +73,7 @@ def bert_large(small: bool) -> Network:
 
 
 def bert_base(small: bool) -> Network:
-    """As POET has it: one text at a time."""
+    """As in POET: one text at a time."""
     width, layers, heads = (32, 2, 4) if small else (768, 12, 12)
     return _bert("bert-base", small, width, layers, heads, 1, _plain)
 
@@ -148,7 +148,7 @@ def gpt(small: bool) -> Network:
 
 
 def _plain(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """Without momentum, for which small devices have no room."""
+    """SGD without momentum, for which small devices have no room."""
     return torch.optim.SGD(parameters, lr=1e-2, foreach=False)
 
 

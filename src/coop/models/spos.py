@@ -26,7 +26,8 @@ def _depthwise(channels: int, kernel: int, stride: int = 1) -> list[nn.Module]:
 
 
 class Block(nn.Module):
-    """Half of the channels pass by, or through a short branch of their own where shapes change."""
+    """Half of the channels bypass the block, or go through a short branch of their own where
+    shapes change."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int) -> None:
         super().__init__()
@@ -75,7 +76,8 @@ class Supernet(nn.Module):
 
 
 def _settled_sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """With a moment for every parameter from the start: a path that was not taken yet would have none."""
+    """SGD with a moment for every parameter from the start: otherwise a path that was never taken
+    would have none."""
     optimizer = sgd(parameters)
     for group in optimizer.param_groups:
         for parameter in group["params"]:

@@ -47,7 +47,8 @@ _FIELDS = {
 
 
 def read(path: str | Path) -> Trace:
-    """Raises TraceError, with the line's number, when the file holds no DTR log, OSError when it cannot be opened."""
+    """Raises TraceError, with the line's number, if the file holds no DTR log, and OSError if it
+    cannot be opened."""
     lines = list(_lines(path))
     starts = (at for at, (_, line) in enumerate(lines, start=1) if line.get("ANNOTATION") == "START")
     reader = _Reader(path, lines[next(starts, 0) :])
@@ -84,7 +85,8 @@ def end_order(trace: Trace) -> list[int]:
 
 
 def _lines(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The numbered lines, each with a known instruction and its fields, numbers as such."""
+    """The lines with their numbers. Each has a known instruction with its fields, and numbers are
+    ints."""
     number = 0
     try:
         for number, text in lines_of(path):
@@ -104,7 +106,7 @@ def _object(text: bytes) -> Any:
 
 
 class _Bad(Exception):
-    """What is wrong with a line."""
+    """What is wrong with a line, as text."""
 
 
 def _fields(line: Any) -> dict[str, Any]:
@@ -217,7 +219,7 @@ class _Reader:
             self.release(old)
 
     def follower(self, kind: str, name: str) -> int:
-        """The number on the next line, which has to be of that kind, for that name."""
+        """The number on the next line, which must be of that kind and for that name."""
         number, line = next(self.lines, (0, None))
         if line is None or line["INSTRUCTION"] != kind or line["NAME"] != name:
             found = "the log ends" if line is None else f"line {number} is {line['INSTRUCTION']} {line.get('NAME', '')}"
@@ -251,7 +253,8 @@ class _Reader:
 
 
 def _grouped(instructions: Sequence[Instruction]) -> Iterator[tuple[Instruction, bool]]:
-    """The instructions, and whether each is a MUTATE; the releases that are part of one are left out."""
+    """The instructions, and whether each is a MUTATE. Releases that are part of a MUTATE are left
+    out."""
     at = 0
     while at < len(instructions):
         instruction = instructions[at]
@@ -270,15 +273,16 @@ def _grouped(instructions: Sequence[Instruction]) -> Iterator[tuple[Instruction,
 
 
 class _Names:
-    """The names that a log gives to tensors, numbered; one for each reference, the latest released first."""
+    """The names that a log gives to tensors, numbered: one for each reference. The latest is
+    released first."""
 
     def __init__(self) -> None:
         self.tensor: dict[int, int] = {}
-        """By name, in the order of declaration. Names that were released stay."""
+        """The tensor of each name, in the order of declaration. Released names stay."""
         self.held: list[list[int]] = []
-        """By tensor: its names that were not released."""
+        """For each tensor, its names that are not released."""
         self.last: list[int] = []
-        """By tensor: a name that means it, while there is one."""
+        """For each tensor, a name that means it, as long as there is one."""
 
     def declare(self, tensor: int) -> int:
         name = len(self.tensor)
@@ -365,7 +369,8 @@ class _Writer:
                 names.follow(instruction, in_place)
 
     def reorder(self, order: list[int]) -> Iterator[dict[str, Any]]:
-        """Moves the first names to the tensors in that order; each has as many references afterwards as before."""
+        """Moves the first names to the tensors in that order. Each tensor keeps its number of
+        references."""
         names = self.names
         if names.order() == order:
             return

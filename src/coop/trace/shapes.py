@@ -20,7 +20,7 @@ from coop.trace.trace import Trace
 def shape_trace(
     network: Network, batch: int | None, device: Device, progress: Callable[[str], None] = lambda _: None
 ) -> Trace:
-    """Of one training step. `progress` is told what happens."""
+    """The trace of one training step. `progress` is called with messages."""
     batch = network.batch_size if batch is None else batch
     with FakeTensorMode(), _FusedDropout(device.gpu):
         progress(f"building {network.name}")
