@@ -1,8 +1,10 @@
-"""The networks that `transformers` has: ResNet-50, BERT Large, Swin-T and a GPT of 2.7 billion parameters; and for
-small devices, with one example at a time, ResNet-18 for pictures of 32 x 32 and BERT Base.
+"""The networks that `transformers` has: ResNet-50, BERT Large, Swin-T and a GPT of 2.7 billion
+parameters; and for small devices, with one example at a time, ResNet-18 for pictures of 32 x 32
+and BERT Base.
 
-Attention is `eager`: matmul, softmax, dropout and matmul, as in the frameworks of the paper's time. It stores the
-scores, and so has much to evict. Fused attention (`sdpa`) would also be another op on each device.
+Attention is `eager`: matmul, softmax, dropout and matmul, as in the frameworks of the paper's
+time. It stores the scores, so there is much to evict. Fused attention (`sdpa`) would also be a
+different op on each device.
 
 Configurations are made here; nothing is downloaded.
 """
@@ -113,7 +115,8 @@ def _bert(name: str, small: bool, width: int, layers: int, heads: int, count: in
 
 
 def gpt(small: bool) -> Network:
-    """The 2.7 billion parameter row of GPT-3's table 2.1, with GPT-2's dense attention in every layer."""
+    """The row of GPT-3's table 2.1 with 2.7 billion parameters, with GPT-2's dense attention in
+    every layer."""
     vocabulary, length = (100, 32) if small else (50257, 1024)
     width, layers, heads = (32, 2, 4) if small else (2560, 32, 32)
 

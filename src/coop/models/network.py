@@ -44,7 +44,8 @@ class Network:
     loss: Callable[[nn.Module, Inputs], Tensor] = classification
 
     def step(self, model: nn.Module, optimizer: torch.optim.Optimizer, inputs: Inputs) -> None:
-        """Forward, backward, update. Gradients are dropped at the end, so that none lives from one step to the next."""
+        """Forward, backward, update. Gradients are dropped at the end, so that none lives from one
+        step to the next."""
         self.loss(model, inputs).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)

@@ -1,7 +1,8 @@
 """Single path one shot (Guo et al. 2020): a supernet of which each step trains one random path.
 
-20 layers, each with four choices: ShuffleNet V2 blocks with kernels of 3, 5 and 7, and an Xception-like one. The layout
-is the paper's, with the stem and the first stage at stride 1 for CIFAR-10's images of 32 x 32.
+20 layers, each with four choices: ShuffleNet V2 blocks with kernels of 3, 5 and 7, and an
+Xception-like one. The layout is the paper's, with the stem and the first stage at stride 1 for
+CIFAR-10's images of 32 x 32.
 """
 
 import random

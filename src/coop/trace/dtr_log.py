@@ -1,23 +1,28 @@
-"""DTR operator logs: JSON lines, plain or gzip'ed, as the authors of Dynamic Tensor Rematerialization published them.
+"""DTR operator logs: JSON lines, plain or gzip'ed, as the authors of Dynamic Tensor
+Rematerialization published them.
 
 Numbers are decimal strings, of bytes and nanoseconds; tensors have names. What a line means here:
 
-    ANNOTATE   everything up to the first START is dropped; ops after BACKWARD are of the backward phase
+    ANNOTATE   everything up to the first START is dropped; ops after BACKWARD are in the backward
+               phase
     CONSTANT   a source; its MEMORY line follows
-    CALL       an op; a MEMORY and an ALIAS line follow for each result. A view's size is ignored: it has none
-    MUTATE     an op with a new version of each argument that it writes to; the name moves to it, the old version is
-               released
+    CALL       an op; a MEMORY and an ALIAS line follow for each result. A view has no size of its
+               own: what the line says is ignored
+    MUTATE     an op with a new version of each argument that it writes to; the name moves to it,
+               the old version is released
     COPY       one more name for a tensor: a hold
     COPY_FROM  the name DST moves to another tensor: a release and a hold
     RELEASE    a release; names that were never declared are ignored
 
-A log cannot say everything that a trace can. Lost in writing: kinds of sources and what they carry, scratch, what cannot
-run twice, and phases other than one switch to backward. An op that writes to its inputs becomes a MUTATE if its results
-are just their new versions and the old ones are released at once; otherwise its new versions are fresh results, as they
-are in DTR's reading of a MUTATE anyway.
+A log cannot say everything that a trace can. Writing one loses: kinds of sources and what they
+carry, scratch, which ops cannot run twice, and all phases but one switch to backward. An op that
+writes to its inputs becomes a MUTATE if its results are just their new versions and the old ones
+are released at once. Otherwise its new versions are fresh results, as they are in DTR's reading of
+a MUTATE anyway.
 
-What is held at the end comes back in the order of the log's names, where a name keeps its place when it moves. If that
-is not the order in which `write` would name a trace's tensors, the trace carries it, as about["end_order"].
+Tensors that are held at the end come back in the order of the log's names; a name keeps its place
+when it moves. If that is not the order in which `write` would name a trace's tensors, the trace
+stores it as about["end_order"].
 """
 
 import gzip

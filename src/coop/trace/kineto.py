@@ -1,7 +1,9 @@
-"""Kineto traces, as `torch.profiler.profile.export_chrome_trace` writes them: how long the ops of a run took.
+"""Kineto traces, as `torch.profiler.profile.export_chrome_trace` writes them: how long the ops of
+a run took.
 
-PyTorch numbers every recorded function. An execution trace calls that number `rf_id`, kineto "Record function id". Work
-on a GPU names the op that launched it by "External id", or only the runtime call that did, by "correlation".
+PyTorch numbers every recorded function. An execution trace calls that number `rf_id`, kineto
+"Record function id". Work on a GPU names the op that launched it by "External id", or only the
+runtime call that launched it, by "correlation".
 """
 
 from dataclasses import dataclass, field

@@ -1,7 +1,8 @@
 """Shape-only traces: a full-size network's step on fake tensors, with the costs of a device model.
 
-Nothing is computed and no tensor has bytes, so the 2.7 billion parameters fit anywhere. The ops are those of the CPU,
-with one exception: on a GPU dropout is one kernel that keeps a mask of bytes, and so it is here.
+Nothing is computed and no tensor has bytes, so a network of 2.7 billion parameters fits anywhere.
+The ops are those of the CPU, with one exception: for a GPU, dropout is one kernel that keeps a
+mask of bytes.
 """
 
 from collections.abc import Callable

@@ -2,17 +2,18 @@
 
 A trace is a list of instructions over tensors, numbered in the order in which they appear.
 
-    Source(tensor, bytes)     a tensor enters that nothing in the trace computes: a parameter, a moment, a batch
+    Source(tensor, bytes)     a tensor that nothing in the trace computes: a parameter, a moment,
+                              a batch
     Op(...)                   one leaf operator call
-    Hold(tensor)              somebody outside takes one more reference
-    Release(tensor)           somebody outside gives one back
+    Hold(tensor)              the program takes one more reference
+    Release(tensor)           the program gives one back
 
-Every tensor begins with one reference outside. A tensor is a view of a storage, the unit of eviction: a source and a
-fresh output bring their own, a view shares that of the input it is a view of, and so does the new version of an input
-that an op writes to. A storage is held while one of its tensors is.
+Every tensor begins with one reference. A tensor is a view of a storage, the unit of eviction. A
+source and a fresh output have a storage of their own; a view, and the new version of an input that
+an op writes to, share that of their input. A storage is held while one of its tensors is.
 
-Times are whole nanoseconds and sizes whole bytes, so that a trace survives a file, and sums do not depend on their
-order.
+Times are whole nanoseconds and sizes whole bytes, so that a trace survives a file and sums do not
+depend on their order.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
