@@ -1,4 +1,4 @@
-"""The command `coop` inside the process of the tests: fast, and its exit code and output are seen."""
+"""Runs the command `coop` inside the test process: fast, and tests see its exit code and output."""
 
 import sys
 from dataclasses import dataclass

@@ -5,7 +5,7 @@ import os
 # Some machines die with SIGILL in plain torch's bf16 matmul.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-# Waiting threads that spin steal the time of those that work.
+# Waiting threads that spin take time from those that work.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import pytest

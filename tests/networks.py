@@ -1,4 +1,4 @@
-"""Small networks with enough activations that budgets bite."""
+"""Small networks with enough activations that a budget forces evictions."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Random traces of steps that look like training, and making a trace that fails small."""
+"""Random traces of steps that look like training, and shrinking of a trace that fails."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ class Writer:
         self.instructions: list[Instruction] = []
         self.references: list[int] = []
         self.origin: list[int | None] = []
-        """Of each tensor: the source whose storage it views."""
+        """For each tensor, the source whose storage it views."""
         self.unit = rng.choice([64, 100, 1000, 1024])
         self.cheap = rng.choice([1, 100, 1000])
         self.same_costs = rng.random() < 0.3
@@ -71,7 +71,7 @@ class Writer:
         if self.chance(20):
             order = list(outputs)
             self.rng.shuffle(order)
-            # Numbers stay in order; what they stand for does not.
+            # The numbers stay in order; the tensors that they stand for do not.
             outputs = [replace(o, tensor=outputs[i].tensor) for i, o in enumerate(order)]
             for output in outputs:
                 self.origin[output.tensor] = None if output.alias == FRESH else self.origin[inputs[output.alias]]
@@ -99,7 +99,7 @@ class Writer:
             self.instructions.append(Release(tensor))
 
     def finish(self) -> Trace:
-        """What a source has become at the end is what it is in the next step."""
+        """In the next step, a source is what it has become at the end of this one."""
         carried: dict[int, int] = {}
         for tensor in self.held:
             origin = self.origin[tensor]
@@ -192,7 +192,7 @@ def training(rng: random.Random, length: int) -> Trace:
 
 
 def chaos(rng: random.Random, length: int) -> Trace:
-    """Any op on anything that is held."""
+    """Any op on any held tensor."""
     w = Writer(rng)
     for _ in range(rng.randint(1, 5)):
         w.source(rng.choice(["", "parameter"]))
@@ -230,7 +230,8 @@ def random_trace(rng: random.Random) -> Trace:
 
 
 def without(instructions: Sequence[Instruction], leave_out: set[int]) -> list[Instruction]:
-    """The trace without some instructions and all that depends on them, tensors numbered anew."""
+    """The trace without some instructions and everything that depends on them, with tensors
+    renumbered."""
     new: dict[int, int] = {}
     kept: list[Instruction] = []
     for at, instruction in enumerate(instructions):
@@ -255,7 +256,8 @@ def without(instructions: Sequence[Instruction], leave_out: set[int]) -> list[In
 
 
 def shrink(trace: Trace, fails: Callable[[Trace], bool]) -> Trace:
-    """The smallest trace that still fails, as far as leaving out instructions and making numbers round leads."""
+    """A small trace that still fails: leaves out instructions and rounds numbers as long as it
+    does."""
 
     def attempt(instructions: list[Instruction]) -> bool:
         nonlocal trace

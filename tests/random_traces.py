@@ -18,7 +18,8 @@ def traces(draw, steps=40, **limits):
 
 
 def build(code, fan_in=3, view_cost=True, views_of_several=False, large=False, after_release=False):
-    """`fan_in` limits the inputs of an op; `after_release` lets ops read what nobody holds."""
+    """`fan_in` limits the inputs of an op; `after_release` lets ops read tensors that nobody
+    holds."""
     instructions = []
     references = []
     storage = []
@@ -46,7 +47,7 @@ def build(code, fan_in=3, view_cost=True, views_of_several=False, large=False, a
             source(first[0])
             continue
         readable = range(len(references)) if after_release else held
-        # Mostly what is recent.
+        # Mostly recent tensors.
         inputs = [readable[-1 - number % min(len(readable), 4 if number % 3 else 1000)] for number in first][:fan_in]
         if kind == "op":
             outputs = tuple(Output(born(), size(number)) for number in second)
@@ -72,7 +73,7 @@ def build(code, fan_in=3, view_cost=True, views_of_several=False, large=False, a
             tensor = held[-1 - first[0] % len(held)]
             references[tensor] += 1 if kind == "hold" else -1
             instructions.append((Hold if kind == "hold" else Release)(tensor))
-    # Most of it is let go in the end, or no budget would do.
+    # Most tensors are released in the end, or no budget would be enough.
     for tensor, count in enumerate(references):
         if (tensor * 7 + len(code)) % 8:
             instructions += [Release(tensor)] * count

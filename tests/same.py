@@ -81,7 +81,8 @@ def same_in_budget(
 ) -> list[coop.Stats]:
     """Compares plain eager, an unlimited scope, and a budget for each ratio of the measured peak.
 
-    A budget below what sources and the largest op need is raised to what the working set allows.
+    A budget that is too small is raised: above the floor, then step by step until the program
+    runs.
     """
     expected = seeded(program)
     with coop.measure() as memory:
@@ -111,7 +112,7 @@ def same_in_budget(
 
 
 def trained(model: torch.nn.Module, optimizer: torch.optim.Optimizer, losses: list[torch.Tensor]) -> dict[str, Any]:
-    """All that training leaves behind."""
+    """Everything that training changes."""
     return {
         "losses": [loss.detach().clone() for loss in losses],
         "parameters": {name: p.detach().clone() for name, p in model.named_parameters()},

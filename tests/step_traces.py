@@ -1,6 +1,6 @@
 """Traces of small made-up training steps, for tests that need one without training anything.
 
-What PyTorch would do is done by hand: the tape holds what the backward pass reads, gradients go backwards, and the
+They imitate PyTorch: the tape holds what the backward pass reads, gradients go backwards, and the
 optimizer writes to parameters that live on into the next step.
 """
 
@@ -13,7 +13,7 @@ BANDWIDTH = 1e12
 
 
 class Tape:
-    """A step in the making. Methods return the numbers of tensors."""
+    """A step under construction. Methods return tensor numbers."""
 
     def __init__(self) -> None:
         self.instructions: list[Instruction] = []
@@ -41,7 +41,8 @@ class Tape:
     def forward(
         self, name: str, x: int, size: int, *, weight: int | None = None, flops: float = 0, saves: str = "x"
     ) -> int:
-        """One layer of the network; `saves` tells whether its backward reads the input (x) or the output (y)."""
+        """One layer of the network; `saves` says whether its backward reads the input (x) or the
+        output (y)."""
         parameters = [] if weight is None else [weight]
         y = self.op(name, [x, *parameters], size, flops, scratch=size // 4 if flops else 0)
         saved = [x if letter == "x" else y for letter in saves]
@@ -97,7 +98,8 @@ class Tape:
 
 
 def transformer(layers: int = 6, width: int = 512, tokens: int = 2048, name: str = "transformer") -> Trace:
-    """Blocks of norm, product, activation, product and addition: cheap and dear results in turn."""
+    """Blocks of norm, product, activation, product and addition: cheap and expensive results in
+    turn."""
     tape = Tape()
     weights = [
         (tape.source(16 * width * width, "parameter"), tape.source(16 * width * width, "parameter"))
@@ -131,7 +133,8 @@ def transformer(layers: int = 6, width: int = 512, tokens: int = 2048, name: str
 
 
 def convolutions(layers: int = 12, size: int = 1 << 22, name: str = "convolutions") -> Trace:
-    """Convolution, norm and activation in place, with sizes that halve every third layer: blocks of many sizes."""
+    """Convolution, norm and in-place activation, with sizes that halve every third layer: blocks
+    of many sizes."""
     tape = Tape()
     weights = [tape.source(1 << 16, "parameter") for _ in range(layers)]
     x = batch = tape.source(size, "data")

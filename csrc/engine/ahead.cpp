@@ -6,7 +6,7 @@
 namespace coop {
 
 namespace {
-// Outside, and somebody will want it.
+// In the tier, not yet on its way back, and not droppable.
 bool waits(const Storage* storage) { return storage->copy.transit == Transit::none && !storage->droppable(); }
 }  // namespace
 
@@ -21,8 +21,10 @@ void Ahead::tend(Seconds cost) {
 
 // --- writing -----------------------------------------------------------------------------------------------------------
 
-// What a byte of it would be worth outside. A byte that is free for a second is worth what searches have paid for it, and
-// no more than waiting until it is written would cost, or making it again, which takes a walk to find out.
+// What each byte of the storage would be worth in the tier, in seconds. A byte that is free for a
+// second is worth what searches have paid for one. It is worth no more than swapping the storage
+// when its room is needed, or recomputing it. Only a walk over the lineage finds the cost of
+// recomputing: `with_walk`.
 double Ahead::worth_outside(Storage& storage, bool with_walk) {
   const auto bytes = static_cast<double>(storage.bytes);
   const Seconds writing = transfers_.out().seconds(storage.bytes), reading = transfers_.cost_of_reading(storage);
@@ -31,11 +33,12 @@ double Ahead::worth_outside(Storage& storage, bool with_walk) {
   return (forecast_.useful(storage) * (value - reading) - options_.swap_load * writing) / bytes;
 }
 
-// What is worth the most outside is written now, so that it can leave at once when there is need.
+// Writes the storages that are worth most in the tier, so that they can leave at once when room is
+// needed.
 void Ahead::write() {
-  constexpr Seconds kAhead = 0.01;  // of writing, at a time
+  constexpr Seconds kAhead = 0.01;  // of writing, queued at a time
   constexpr double kWorthwhile = 2;
-  constexpr Bytes kChanged = 64;  // part of the budget that has changed since the last time
+  constexpr Bytes kChanged = 64;  // look again when 1/64 of the budget has changed
   const Link& out = transfers_.out();
   if (out.bytes || room_.price() <= 0 || forecast_.changed_bytes() < options_.budget / kChanged) return;
   forecast_.restart_changed_bytes();
@@ -50,14 +53,14 @@ void Ahead::write() {
   while (!candidates_.empty() && out.seconds(out.bytes) < kAhead) {
     std::pop_heap(candidates_.begin(), candidates_.end());
     WriteCandidate& best = candidates_.back();
-    if (!std::exchange(best.exact, true)) {  // it may be worth less
+    if (!std::exchange(best.exact, true)) {  // so far this was an upper bound
       best.worth = worth_outside(*best.storage, true);
       best.worth > 0 ? std::push_heap(candidates_.begin(), candidates_.end()) : candidates_.pop_back();
       continue;
     }
     Storage& storage = *best.storage;
     candidates_.pop_back();
-    // It has to be outside and back before it is used, and be of use in between.
+    // Its idle time must be well above the time to write it and read it back.
     const Seconds away = out.seconds(out.bytes + storage.bytes) + transfers_.in().seconds(storage.bytes);
     if (storage.idle(clock_) <= kWorthwhile * away) continue;
     transfers_.begin_out(storage);
@@ -67,18 +70,19 @@ void Ahead::write() {
 
 // --- reading -----------------------------------------------------------------------------------------------------------
 
-// What is used soon is read now, in the order in which it is used, as far as there is room for it.
+// Reads back the storages that are used soon, in the order of their next use, as far as there is
+// room.
 void Ahead::read() {
   const auto& outside = forecast_.outside();
   if (outside.empty()) return;
   if (forecast_.known()) {
-    constexpr int kMost = 8;  // at a time
+    constexpr int kMost = 8;  // reads begun at a time
     for (int i = 0; i < kMost; ++i) {
       if (forecast_.take_changed()) look_again_ = 0;
       if (clock_.ran < look_again_) return;
       const auto first = std::find_if(outside.begin(), outside.end(), waits);
       if (first != outside.end() && 0 < (*first)->outlook.due && (*first)->outlook.due <= clock_.ran) {
-        forecast_.expect_use(**first);  // the program has done other things
+        forecast_.expect_use(**first);  // it was not used when the history said: look up the next use
         continue;
       }
       forecast_.take_changed();
@@ -86,7 +90,7 @@ void Ahead::read() {
       if (clock_.ran < look_again_ || first == outside.end() || !read_now(**first)) return;
     }
   } else if (forecast_.last_missed()) {
-    // A backward pass wants what was made before what it has just wanted.
+    // A backward pass reads results in the reverse of the order in which they were made.
     Storage* found = nullptr;
     for (Storage* storage : outside) {
       if (waits(storage) && storage->id < forecast_.last_missed() && (!found || storage->id > found->id)) {
@@ -97,7 +101,8 @@ void Ahead::read() {
   }
 }
 
-// When the next has to be on its way, so that each is there in time, one after the other.
+// When the next read has to begin, so that each storage is back in time. The link carries one after
+// the other.
 Seconds Ahead::latest_read() const {
   constexpr double kMargin = 1.25, kOps = 2;
   const Link& in = transfers_.in();
@@ -106,19 +111,20 @@ Seconds Ahead::latest_read() const {
     if (storage->outlook.due == 0) break;
     if (!waits(storage)) continue;
     on_the_way += in.seconds(storage->bytes);
-    // It begins between two ops.
+    // A read begins between two ops: leave time for the op that runs until then.
     latest = std::min(latest, storage->outlook.due - kMargin * on_the_way - kOps * longest_op_);
     if (latest <= clock_.ran) break;
   }
   return latest;
 }
 
-// False: not now.
+// False: the link is busy, or there is no room.
 bool Ahead::read_now(Storage& storage) {
-  constexpr Bytes kInFlight = 8;  // part of the budget, at most
+  constexpr Bytes kInFlight = 8;  // at most 1/8 of the budget is being read
   const Link& in = transfers_.in();
   if (in.bytes && in.bytes + storage.bytes > options_.budget / kInFlight) return false;
-  // What waits for its turn is in the way meanwhile. There has to be enough on the link until the next op ends.
+  // A storage that waits for the link takes up room. So the link only gets enough work to last
+  // until the next op ends.
   if (in.bytes && in.seconds(in.bytes) > longest_op_) return false;
   Block* block = room_for(storage);
   if (!block) return false;
@@ -129,7 +135,8 @@ bool Ahead::read_now(Storage& storage) {
   return true;
 }
 
-// A hole, or the place of storages that can leave at once and are used later.
+// Room for the storage: a hole, or the blocks of storages that can leave at once and are used
+// later.
 Block* Ahead::room_for(const Storage& storage) {
   if (Block* hole = arena_.allocate(storage.bytes, Side::low)) return hole;
   if (!forecast_.known()) return nullptr;
@@ -149,7 +156,7 @@ Block* Ahead::room_for(const Storage& storage) {
     const bool later = there.droppable() || (there.copy.page && there.outlook.next_use > storage.outlook.due);
     at_once = later && there.copy.transit == Transit::none && !context.moves_aside(*block.storage);
   });
-  if (!at_once || gain < needed) return nullptr;  // too little: a policy that takes one at a time
+  if (!at_once || gain < needed) return nullptr;  // too little: a policy that names one storage at a time
   Block* hole = room_.clear(run, context);
   return hole && hole->bytes >= needed ? arena_.take(hole, needed, Side::low) : nullptr;
 }

@@ -1,6 +1,7 @@
-// Ahead of the program: what is worth the most outside is written while ops run, and what is used soon is read.
+// Swapping ahead of the program: while ops run, storages that are worth most in the tier are
+// written there, and storages that are used soon are read back.
 //
-// Both are guesses, and only cost time. Decision 15.
+// Both follow guesses. A wrong guess costs time and nothing else. Decision 15.
 #pragma once
 
 #include <vector>
@@ -23,14 +24,14 @@ class Ahead {
         transfers_(transfers),
         room_(room) {}
 
-  // Between ops: one has run that took so long.
+  // To be called after each op, with its cost.
   void tend(Seconds cost);
-  // Nothing is written or read ahead any more.
+  // From now on nothing is written or read ahead.
   void stop() { stopped_ = true; }
 
  private:
   struct WriteCandidate {
-    double worth;  // of a byte, outside; or more
+    double worth;  // of each byte, if it were in the tier; an upper bound unless `exact`
     Storage* storage;
     bool exact;
     bool operator<(const WriteCandidate& other) const {
@@ -55,8 +56,8 @@ class Ahead {
   Transfers& transfers_;
   Room& room_;
   std::vector<WriteCandidate> candidates_;
-  Seconds longest_op_ = 0;  // of late
-  Seconds look_again_ = 0;  // when the first of what is outside has to be on its way
+  Seconds longest_op_ = 0;  // recently: it decays
+  Seconds look_again_ = 0;  // when the next read has to begin, on Clock::ran
   bool stopped_ = false;
 };
 

@@ -31,7 +31,7 @@ Block* Arena::allocate(Bytes bytes, Side side) {
   return hole ? take(hole, bytes, side) : nullptr;
 }
 
-// Where holes are kept by size: rarely asked for.
+// For holes that are kept by size: a linear search, rarely needed.
 Block* Arena::lowest_hole(Bytes bytes) const {
   Block* block = first_;
   while (block && (block->state != Block::State::free || block->bytes < bytes)) block = block->next;
@@ -66,7 +66,7 @@ Block* Arena::take(Block* hole, Bytes bytes, Side side) {
       rest->offset = hole->offset + bytes;
       rest->bytes = hole->bytes - bytes;
       link_after(hole, rest);
-    } else {  // the hole stays in front, the block is the new one behind it
+    } else {  // the hole stays below, the new block lies above it
       rest->offset = hole->end() - bytes;
       rest->bytes = bytes;
       link_after(hole, rest);
@@ -132,7 +132,7 @@ Block* Arena::slide_down(Block* block) {
   return hole;
 }
 
-// The storages beside a hole that has become larger.
+// A hole has become larger: notes the blocks beside it in their chunks.
 void Arena::opened(const Block* hole) {
   for (Block* beside : {hole->prev, hole->next}) {
     if (beside) beside->chunk->note(*beside);

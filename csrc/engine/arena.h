@@ -1,7 +1,8 @@
 // One contiguous address range of exactly the budget's size, cut into blocks in address order.
 //
-// The arena deals in offsets: the bytes themselves belong to the driver. It never grows (rule 1). Neighbouring free
-// blocks are always joined. Finding, splitting and joining are logarithmic in the number of free blocks.
+// The arena deals in offsets: the bytes themselves belong to the driver. It never grows (rule 1).
+// Neighbouring free blocks are always joined. Finding, splitting and joining are logarithmic in the
+// number of free blocks.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +25,8 @@ class Arena {
   Bytes free_bytes() const { return free_bytes_; }
   Bytes raw_bytes() const { return raw_bytes_; }
   Bytes largest_free() const { return free_.largest(); }
-  // At least one unit, so that every block has an address of its own; and never so much that it wraps round.
+  // Rounds up to the alignment. At least one unit, so that every block has its own address; clamped
+  // so that it cannot overflow.
   Bytes round(Bytes bytes) const {
     return (std::clamp<Bytes>(bytes, 1, SIZE_MAX / 2) + alignment_ - 1) / alignment_ * alignment_;
   }
@@ -35,28 +37,30 @@ class Arena {
 
   // A raw block of at least that size, or null. `bytes` is rounded up here.
   Block* allocate(Bytes bytes, Side side);
-  // The same at this place; null if it is not free. Only where holes are kept in address order.
+  // The same at this offset; null if those bytes are not free, or if placement is not two_ended.
   Block* allocate_at(Bytes offset, Bytes bytes);
   // The same, cut from this free block (which must be large enough).
   Block* take(Block* hole, Bytes bytes, Side side);
   // Gives a block back; returns the free block it has become part of.
   Block* release(Block* block);
-  // Moves a block to the low edge of the free block just below it. Its bytes are the caller's to copy.
-  // Returns the free block now behind it.
+  // Moves a block to the low edge of the free block just below it. Its bytes are the caller's to
+  // copy. Returns the free block now behind it.
   Block* slide_down(Block* block);
 
-  // More free bytes at the high end. Only for the time after the budget, or for an op that has failed: rule 1.
+  // Adds free bytes at the high end. Rule 1 allows this only after the budget has ended, or to
+  // measure an op that has failed.
   void extend(Bytes bytes);
-  // Less by as much as was added; false: some of it is in use.
+  // Takes as many bytes away again; false: some of them are in use.
   bool shrink(Bytes bytes);
 
   // The raw block at this offset; null if there is none.
   Block* raw_at(Bytes offset) const;
-  // A raw block becomes the place of a storage, and back.
+  // A raw block begins to hold a storage; and becomes raw again.
   void occupy(Block* block, Storage* storage);
   void vacate(Block* block);
 
-  // A place to remember for each side: some block, or null. It moves on when its block goes.
+  // One block to remember for each side, or null. When that block goes, a neighbour takes its
+  // place.
   Block* mark(Side side) const { return marks_[static_cast<int>(side)]; }
   void set_mark(Side side, Block* block) { marks_[static_cast<int>(side)] = block; }
 

@@ -5,16 +5,17 @@
 
 namespace coop {
 
-// Free, raw (handed out, not yet known to be anybody's storage: a kernel's scratch, or an output whose op has not
-// finished), or holding one storage. The arena writes all of it.
+// Free, raw, or holding one storage. Raw: handed out, but not (yet) a storage: a kernel's scratch,
+// or an output whose op has not finished. The arena writes these fields;
+// Blocks may pass a block on to another storage.
 struct alignas(64) Block {
   enum class State : std::uint8_t { free, raw, used };
 
-  // What a search looks at comes first, in one line of the cache.
+  // What a search reads comes first, in one cache line.
   Block* next = nullptr;  // neighbours in address order
   Block* prev = nullptr;
   Storage* storage = nullptr;  // set when used
-  Chunk* chunk = nullptr;      // that it belongs to
+  Chunk* chunk = nullptr;      // the chunk that it belongs to
   Bytes offset = 0;
   Bytes bytes = 0;
   State state = State::free;
@@ -27,16 +28,16 @@ struct alignas(64) Block {
 
   Bytes end() const { return offset + bytes; }
   bool free() const { return state == State::free; }
-  // Of the holes directly before and behind it.
+  // Bytes of the holes directly below and above it.
   Bytes free_beside() const {
     const auto free_bytes = [](const Block* beside) { return beside && beside->free() ? beside->bytes : 0; };
     return free_bytes(prev) + free_bytes(next);
   }
 };
 
-// Neighbouring blocks.
+// Neighbouring blocks, from `first` to `last`.
 struct Run {
-  Block* first = nullptr;  // null: there is none
+  Block* first = nullptr;  // null: the run is empty
   Block* last = nullptr;
 
   explicit operator bool() const { return first != nullptr; }

@@ -1,7 +1,7 @@
-// Who lies where: the one class that gives a storage a block and takes it away.
+// Which storage lies in which block: the only class that gives a storage a block or takes it away.
 //
-// Each change of state passes here: the arena, the ledger, the events, the driver's pointers, the costs around it and
-// the forecast are told in one place, in one order.
+// Every change of a storage's state happens here. The arena, the ledger, the journal, the driver,
+// the costs and the forecast are told in one place, always in the same order.
 #pragma once
 
 #include <unordered_set>
@@ -35,39 +35,40 @@ class Blocks {
         counts_(counts) {}
 
   // --- raw blocks
-  // The arena has given it.
+  // The arena has just handed it out.
   void handed_out(Block& block);
   void give_back(Block* block);
   Footprint& footprint() { return footprint_; }  // of the running op
 
   // --- storages
-  // A raw block becomes the place of a new storage.
+  // A raw block becomes the block of a new storage.
   void bind(Storage& storage, Block* block);
-  // It is back, in a raw block. `read`: the transfer that brought it; null: an op has run again.
+  // An absent storage is back: the raw block holds its bytes. `read`: the transfer that brought
+  // them; null: an op ran again.
   void restore(Storage& storage, Block* block, const Transfer* read);
-  // It leaves; a copy is outside, or it can be made again. Returns the hole.
+  // The storage leaves: a copy is in the tier, or it can be recomputed. Returns the hole.
   Block* evict(Storage& storage);
-  // The same for what nobody holds, but ops read, before its room is needed: without keep_dead, and while nothing else
-  // is evicted.
+  // The same for a storage that nobody holds but recorded ops read, before its room is needed:
+  // without keep_dead, while nothing else is evicted, or under a plan.
   void evict_early(Storage& storage);
-  // Its block is free, or was never its own: what follows from that.
+  // Its block is gone already: updates costs and forecast.
   void became_absent(Storage& storage);
-  // Its block becomes raw: an op in place works on it.
+  // Its block becomes raw, and is returned: an in-place op overwrites it.
   Block* make_raw(Storage& storage);
-  // It is gone for good. Returns the hole.
+  // Frees its block and nothing else. Returns the hole.
   Block* free(Storage& storage);
-  // The block now belongs to another storage, which is new or has none: an old version.
+  // The block of `from` now belongs to `to`, an old version that has none.
   void pass_on(Storage& from, Storage& to);
 
   // --- moves
-  // To the low edge of the hole just below it. Returns the hole, now above it.
+  // Moves it to the low edge of the hole just below it. Returns the hole, now above it.
   Block* slide(Storage& storage);
-  // To the lowest hole that it fits into, if that lies below it.
+  // Moves it to the lowest hole that it fits into, if that lies below it.
   void lower(Storage& storage);
 
-  // Held, and not in the arena.
+  // Storages that are held but absent.
   const std::unordered_set<Storage*>& held_absent() const { return held_absent_; }
-  // Nobody holds an absent storage any more.
+  // An absent storage is no longer held.
   void let_go_absent(Storage& storage);
 
  private:

@@ -1,5 +1,6 @@
-// Rules that were found broken where nobody can be told at once: a tensor dies, or things have to be put in order first.
-// It is told at the next op.
+// Broken rules. Where one is found broken and no exception can be thrown at once (a tensor is being
+// destroyed, or the state has to be made consistent first), it is kept here and thrown at the next
+// op.
 #pragma once
 
 #include <functional>
@@ -14,15 +15,15 @@ class Checks {
   // `inspect` throws std::logic_error if a rule does not hold now.
   Checks(int level, std::function<void()> inspect) : level_(level), inspect_(std::move(inspect)) {}
 
-  // 1: cheap checks. 2: at every event, with digests of what leaves. 3: all that can leave does so after each op, and
-  // what is free is overwritten.
+  // 1: cheap checks. 2: checks at every event, with digests of the storages that leave. 3: also,
+  // after each op everything that can leave does, and free bytes are overwritten.
   int level() const { return level_; }
 
-  // Something has happened, and everything should be consistent again.
+  // After an event: everything has to be consistent again.
   void at_event() const {
     if (level_ >= 2) inspect_();
   }
-  // The same, from a destructor.
+  // The same where nothing may be thrown, as in a destructor.
   void at_event_of_death() noexcept {
     try {
       at_event();
@@ -41,7 +42,7 @@ class Checks {
  private:
   const int level_;
   const std::function<void()> inspect_;
-  std::string rule_;  // the first one
+  std::string rule_;  // the first that was found broken; empty: none
 };
 
 }  // namespace coop

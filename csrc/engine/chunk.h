@@ -1,11 +1,12 @@
-// Neighbouring blocks, a dozen or so, and what a window costs at least that has a part of them: a search passes over
-// those where nothing is cheap enough.
+// A chunk: up to 16 neighbouring blocks, with a lower bound on what a window costs that contains
+// one of them. A search skips the chunks whose bound is above the best window so far.
 //
-// What leaves or is moved makes room for its own bytes, if it leaves, and opens the holes beside it. A window is no cheaper
-// per byte than the cheapest of its storages by that measure: each of its bytes is counted at least once.
+// A storage that leaves gains its own bytes and the holes beside it; one that is moved aside, only
+// the holes. Divide the storage's cost by these bytes: a window is no cheaper per byte than the
+// cheapest of its storages, because each byte of the window is counted at least once.
 //
-// The bounds only have to be on the safe side. A storage lowers them when it comes, when it gets cheaper and when a hole
-// opens beside it; nothing raises them but a search that walks over the blocks anyway.
+// The bounds may be too low, never too high. A storage lowers them when it arrives, when it gets
+// cheaper and when a hole beside it grows. Only a search that visits the blocks anyway raises them.
 #pragma once
 
 #include <algorithm>
@@ -15,19 +16,21 @@
 
 namespace coop {
 
-// Of scores per byte, over some storages that can leave.
+// A lower bound on the scores per byte of some storages that can leave.
 struct Bound {
   static constexpr double kNone = std::numeric_limits<double>::infinity();
 
-  // Up to a time not far away, each storage with its own age: no score per byte is below this.
+  // Until this time no score per byte is below `rate`, where each storage has its own idle time.
   Seconds until = 0;
   double rate = kNone;
-  // After that: no cost per byte is below this, no storage was used before, and none will be idle for longer than that.
+  // After that time: no cost per byte is below `density`, no storage was last used before `oldest`,
+  // and none is known to be idle for longer than `longest`.
   double density = kNone;
   Seconds oldest = kNone;
   Seconds longest = 0;
 
-  // `ahead`: how long the storage will be idle as far as is known, seen from any time that has passed.
+  // `ahead`: for how long the storage is known to be idle from now on, or from some time in the
+  // past.
   void add(double cost_per_byte, Seconds last_access, Seconds ahead) {
     rate = std::min(rate, cost_per_byte / std::max({until - last_access, ahead, kShortest}));
     density = std::min(density, cost_per_byte);
@@ -51,18 +54,18 @@ struct Chunk {
   Chunk* prev = nullptr;
   Block* first = nullptr;
   std::uint32_t blocks = 0;
-  Bound own;                     // by the storages' own costs
-  Bound known;                   // by projected costs, where they were known
-  std::uint64_t epoch = 0;       // `known` holds as long as this is the lineage's
-  double moving = Bound::kNone;  // bytes that are moved for each byte that this opens, at least
+  Bound own;                     // from the storages' own costs
+  Bound known;                   // from projected costs, where they were known
+  std::uint64_t epoch = 0;       // `known` is valid while this equals Cost's epoch
+  double moving = Bound::kNone;  // a lower bound: bytes moved for each byte of hole gained
 
   const Bound& bound(std::uint64_t now) const { return epoch == now ? known : own; }
 
-  // The block has got a storage, or that has got cheaper, or a hole beside it larger.
+  // The block has a new storage, its storage is cheaper, or a hole beside it is larger.
   void note(const Block& block) {
     if (block.storage) note_ahead(block, block.storage->outlook.idle);
   }
-  // The same, `ahead` being how long the storage will be idle as far as is known.
+  // The same, for a storage that is known to be idle for `ahead`.
   void note_ahead(const Block& block, Seconds ahead) {
     if (const Storage* storage = block.storage) note(block, storage->leaving_cost(storage->cost), ahead, nullptr);
   }
@@ -73,7 +76,8 @@ struct Chunk {
     moving = std::min(moving, other.moving);
   }
 
-  // All bounds as they are. `cost_of` tells what is known of a storage's projected cost. Returns the rate at this moment.
+  // Computes all bounds anew. `cost_of` returns what is known of a storage's projected cost.
+  // Returns the rate at this moment.
   template <typename CostOf>
   double look_again(const Clock& clock, std::uint64_t in_epoch, CostOf cost_of) {
     const Seconds now = clock.now, oldest = own.oldest;
@@ -92,7 +96,9 @@ struct Chunk {
   }
 
  private:
-  // What waiting ops will read counts as if none waited, and is priced at more than a second.
+  // A wanted storage counts as if no op waited for it. Costs are capped at one second, so that the
+  // bound stays below the real score of a wanted storage: at least one second, divided by
+  // kShortest.
   void note(const Block& block, Seconds cost, Seconds ahead, Bound* also) {
     const Bytes holes = block.free_beside();
     if (holes) moving = std::min(moving, static_cast<double>(block.bytes) / static_cast<double>(holes));

@@ -7,8 +7,7 @@
 namespace coop {
 
 namespace {
-constexpr Bytes kNotMuchLarger =
-    2;  // dependents of an orphan take its place, if they are at most so many times its size
+constexpr Bytes kNotMuchLarger = 2;  // times the size of an orphan: up to this, its dependents are committed
 }
 
 Op* Commits::record(void* recipe, Seconds cost, std::span<Storage* const> inputs, std::span<Storage* const> outputs,
@@ -68,8 +67,10 @@ void Commits::clear() {
   trails_.clear();
 }
 
-// A gradient, once the optimizer's moments have been updated with it; a batch, of which only a prediction is left. Also
-// where orphans have come to be a good part of all that is in use. Returns how many ops it looked at.
+// Lets an orphan go by committing its dependents, if they are not much larger. Examples: a gradient
+// after the optimizer has updated its moments; a batch of which only a prediction is left. If
+// orphans take a large part of the bytes in use, larger dependents are committed too. Returns how
+// many ops it visited.
 std::size_t Commits::commit_dependents_if_cheap(Storage& source, std::size_t most) {
   constexpr Bytes kGoodPart = 8;
   std::vector<Storage*> dependents;
@@ -87,8 +88,8 @@ std::size_t Commits::commit_dependents_if_cheap(Storage& source, std::size_t mos
   return seen;
 }
 
-// Too much would have to run again to bring it back, or is kept for that. What is absent is considered when it is back.
-// Returns how many ops it looked at.
+// Commits a storage with too long a trail. An absent storage is considered again when it is back.
+// Returns how many ops it visited.
 std::size_t Commits::cut_if_long(Storage& storage) {
   if (!storage.held || storage.absent()) return 0;
   const std::size_t most = Trails::longest(storage.bytes);

@@ -1,8 +1,10 @@
-// What is a source: recording how a storage is made, and cutting lineages, when asked to and by cost.
+// Which storages are sources: recording how a storage is made, and cutting lineages, on request or
+// because of their cost.
 //
-// A source that nobody holds is kept only for what was made from it: an orphan. Where that is resident and not much
-// larger, it is committed instead, and the orphan goes (decision 8). A storage with too many ops behind it for its size
-// is committed as well (decision 17).
+// An orphan is a source that nobody holds: it is kept only because recorded ops read it. If the
+// storages that depend on it are resident and not much larger, they are committed instead, and the
+// orphan goes (decision 8). A storage with too many ops behind it for its size is committed as well
+// (decision 17).
 #pragma once
 
 #include <span>
@@ -26,27 +28,29 @@ class Commits {
         trails_(trails),
         counts_(counts) {}
 
-  // An op has made these, and can be run again: they are no sources any more.
+  // An op has made these and can be run again: they are no longer sources.
   Op* record(void* recipe, Seconds cost, std::span<Storage* const> inputs, std::span<Storage* const> outputs,
              InPlace in_place);
-  // It is resident, and a source from now on.
+  // Cuts the lineage of a resident storage: it is a source from now on.
   void commit(Storage& storage);
-  // A recomputable storage has been overwritten: the old version, which is returned, keeps the recipe and the consumers.
-  // The storage itself is a source until a record tells how it was made.
+  // A recomputable storage has been overwritten. Returns its old version, which keeps the recipe
+  // and the consumers. The storage itself is a source until the op that wrote it is recorded.
   Storage* split(Storage& storage);
 
-  // Nobody holds it any more.
+  // The storage is no longer held.
   void let_go(Storage& storage);
-  // It may be a source that only the lineage refers to.
+  // Adds the storage to the orphans if it has become one.
   void consider_orphan(Storage& storage);
   void forgotten(Storage& storage);
-  // Between ops: any thread may let go, and what the running op reads or overwrites must not change under its hands.
+  // To be called between ops, because the operands of a running op must not change. (Any thread may
+  // drop a tensor at any time.)
   void tend();
-  // At the end.
+  // Forgets all orphans and trails, at the end of a scope.
   void clear();
 
-  // Bytes of storages that may be sources when the program comes here in another budget: what was absent in this one
-  // when its orphan, or its trail, was looked at may have been resident, and have been committed. Without the goals.
+  // Bytes of storages that are recomputable here but could be sources in a larger budget. They were
+  // absent when their orphan or their trail was looked at; had they been resident, they might have
+  // been committed. Without the goals.
   Bytes sources_to_come(std::span<Storage* const> goals);
 
  private:

@@ -1,7 +1,7 @@
 // Disjoint sets of evicted storages with the sum of their costs (DTR, appendix on e-hat).
 //
-// Nodes are counted and recycled. Taking a storage out subtracts its cost but leaves the set joined: sets only split
-// when they empty.
+// Nodes are reference-counted and recycled. Removing a storage subtracts its cost but does not
+// split its set: a set ends when it is empty.
 #pragma once
 
 #include <vector>

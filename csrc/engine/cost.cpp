@@ -1,4 +1,4 @@
-// What evicting costs: walks over what is evicted, and sets where those are too long.
+// The cost of evicting: exact walks over evicted storages, and union-find where a walk is too long.
 #include "engine/cost.h"
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 namespace coop {
 
 namespace {
-constexpr Seconds kTooMany = -1;  // cached instead of a cost: more ops around than an exact walk may visit
+constexpr Seconds kTooMany = -1;  // cached instead of a cost: an exact walk would visit too many ops
 }
 
 void Cost::split(Storage& storage, Storage& old) {
@@ -15,7 +15,8 @@ void Cost::split(Storage& storage, Storage& old) {
   storage.price.epoch = 0;
 }
 
-// What an evicted storage was made from is missed by it, if somebody needs it: it is held, or missed itself.
+// Sets `missing` of an evicted storage, and updates what follows: each of its inputs is missed by
+// one storage more or less, and an evicted input may become missing, or cease to be, itself.
 void Cost::set_missing(Storage& storage, bool on) {
   storage.price.missing = on;
   flipped_.clear();
@@ -84,7 +85,7 @@ Seconds Cost::projected(Storage& storage) {
     caching_ = true;
   }
   if (storage.price.around != kTooMany) return storage.producer->cost + storage.price.around;
-  ++union_find_costs_;  // cheap, and not cached: a component changes at places that no short walk leads to
+  ++union_find_costs_;  // cheap, and not cached: no short walk finds everything that changes a component
   return storage.producer->cost + around_union_find(storage);
 }
 
@@ -152,7 +153,8 @@ Seconds Cost::around_union_find(Storage& storage) {
   return sum;
 }
 
-// The storages whose cached cost contains this one are reached from it through evicted storages, up or down.
+// Invalidates the cached costs that contain this storage. Their storages are reached from it
+// through evicted storages, up or down.
 void Cost::invalidate_around(Storage& storage) {
   if (!caching_) return;
   const std::uint64_t stamp = stamps_.next();
@@ -165,7 +167,7 @@ void Cost::invalidate_around(Storage& storage) {
       Storage* from = stack_.back();
       stack_.pop_back();
       if (++visited > options_.exact_limit) {
-        ++epoch_;  // too many to name: all caches are void
+        ++epoch_;  // too many to visit: invalidate all
         caching_ = false;
         return;
       }

@@ -1,8 +1,11 @@
-// What it costs to evict a storage: its own op, and what is evicted around it.
+// What evicting a storage costs: its own op, and the evicted storages around it.
 //
-// Exact (DTR's e*: all evicted ancestors and descendants reached through evicted storages) up to Options::exact_limit
-// ops, by union-find over evicted neighbours (DTR's e-hat) beyond. An exact result is cached in the storage until
-// something near it changes. Also who is missed: what an evicted storage was made from, if somebody needs that storage.
+// The cost is exact (DTR's e*: all evicted ancestors and descendants, reached through evicted
+// storages) up to Options::exact_limit ops. Beyond that it comes from union-find over evicted
+// neighbours (DTR's e-hat). An exact cost is cached in the storage until something near it changes.
+//
+// Also keeps which storages are missing (evicted, and held or missed) and missed (a missing storage
+// is made from them).
 #pragma once
 
 #include <vector>
@@ -15,7 +18,8 @@
 
 namespace coop {
 
-// Numbers for visited marks: one sequence for all walks over the lineage.
+// Numbers for visited marks: one sequence for all walks over the lineage, so that no mark is
+// cleared.
 class Stamps {
  public:
   std::uint64_t next() { return ++last_; }
@@ -28,25 +32,25 @@ class Cost {
  public:
   Cost(const Options& options, Stamps& stamps) : options_(options), stamps_(stamps) {}
 
-  // The bytes of a storage are nowhere any more, and are back. What is swapped is as good as resident here: nothing
-  // has to run again for it.
+  // The storage has been evicted; and has been restored. A swapped storage counts as resident here,
+  // because nothing has to run again for it.
   void evicted(Storage& storage);
   void restored(Storage& storage);
   // An evicted storage is no longer held.
   void unheld(Storage& storage);
-  // An op is recorded that makes it.
+  // An op that makes the storage has been recorded.
   void recorded(Storage& storage) { storage.price.epoch = 0; }
-  // The old version takes over what was said of the storage.
+  // The old version takes over how often the storage is missed.
   void split(Storage& storage, Storage& old);
 
-  // Cost of making the storage again if its bytes were gone now.
+  // The cost of recomputing the storage if it were evicted now.
   Seconds projected(Storage& storage);
-  // The same, or less if it would take a walk: then `exact` is false.
+  // A lower bound of the same, without a walk. `exact`: it is the cost itself.
   Seconds at_least(const Storage& storage, bool& exact) const {
     exact = options_.cost == CostModel::own || (storage.price.epoch == epoch_ && storage.price.around >= 0);
     return storage.cost + (exact && options_.cost != CostModel::own ? storage.price.around : 0);
   }
-  // Moves on when all that is known of projected costs has become void.
+  // Increases when all cached costs become invalid.
   std::uint64_t epoch() const { return epoch_; }
 
   std::size_t exact_costs() const { return exact_costs_; }
@@ -64,7 +68,7 @@ class Cost {
   std::vector<Storage*> stack_, flipped_;  // scratch of the walks
   std::vector<std::uint32_t> roots_;
   std::uint64_t epoch_ = 1;
-  bool caching_ = false;  // a cost may be cached in this epoch
+  bool caching_ = false;  // some cost may have been cached in this epoch
   std::size_t exact_costs_ = 0;
   std::size_t union_find_costs_ = 0;
 };

@@ -1,8 +1,9 @@
 // Cheap and expensive results, told apart by measured cost density (seconds per byte).
 //
-// The densities of a step spread over orders of magnitude and fall into two heaps: elementwise work, norms and copies;
-// and products, convolutions and attention. Otsu's threshold on a histogram of log density, weighted by bytes, finds the
-// gap between them. The histogram forgets slowly, so that it follows the program.
+// The densities of a step spread over orders of magnitude and form two groups: elementwise ops,
+// norms and copies; and matrix products, convolutions and attention. Otsu's threshold on a
+// histogram of log density, weighted by bytes, finds the gap between them. Old entries of the
+// histogram decay, so that it follows the program.
 #pragma once
 
 #include <array>
@@ -19,7 +20,8 @@ class DensityClasses {
     bins_[bin(density)] += static_cast<double>(bytes);
     if (++count_ % kPeriod == 0 || count_ == kFirst) update();
   }
-  // Unknown (zero) counts as expensive: better a cheap storage among expensive ones than the other way round.
+  // Unknown (zero) counts as expensive: a cheap storage among expensive ones does less harm than
+  // the reverse.
   Side side(double density) const {
     if (density <= 0 || threshold_ < 0) return Side::low;
     return bin(density) > threshold_ ? Side::low : Side::high;

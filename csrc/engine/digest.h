@@ -1,4 +1,4 @@
-// A digest of bytes: fast, and different for different bytes as far as anybody will see. Never 0.
+// A fast digest of bytes, not cryptographic: equal digests mean, in practice, equal bytes. Never 0.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What a driver calls: each call takes the lock and hands on to the class whose work it is. Long because the facade is
-// wide, one short function for each call; the end of a scope is in retire.cpp.
+// What a driver calls. Each function takes the lock and calls the class that does the work. The
+// file is long because the interface is wide. The end of a scope is in retire.cpp.
 #include "engine/engine.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace coop {
 
 namespace {
-constexpr std::size_t kPortion = 16;  // records released with each op: more than one op makes, so none pile up
+constexpr std::size_t kPortion = 16;  // records released after each op: more than one op makes
 }
 
 Engine::Engine(const Options& options, Driver& driver)
@@ -77,7 +77,7 @@ void Engine::enter(std::span<Storage* const> inputs) {
     forecast_.op_begins(inputs);
     for (Storage* input : inputs) {
       if (forecast_.used(*input)) ++counts_.prefetch_hits;
-      transfers_.reprice(*input);  // speeds have changed, or the tier has room again
+      transfers_.reprice(*input);  // the link's speed may have changed, or the tier may have room again
     }
   }
   if (!ready) walk_.bring_back(inputs);
@@ -145,7 +145,7 @@ Storage* Engine::bind(Bytes offset, Bytes bytes, void* handle) {
   transfers_.reprice(*storage);
   forecast_.born(*storage);
   journal_.note(EventKind::bind, *storage);
-  if (handle) driver_.attach(*storage);  // under the lock: it may be moved as soon as that is open
+  if (handle) driver_.attach(*storage);  // under the lock: once that is open, the storage may be moved
   return storage;
 }
 
@@ -171,8 +171,8 @@ void Engine::let_go(Storage& storage) {
   if (storage.absent()) blocks_.let_go_absent(storage);
   journal_.note(EventKind::die, storage);
   if (storage.producer && storage.block) {
-    // While nothing is evicted, nothing will be recomputed soon, and memory that is warm in the caches is used again. A
-    // plan has its own use for the place.
+    // While nothing is evicted, nothing will be recomputed soon: free the block now, so that memory
+    // which is warm in the caches is used again. A plan has its own use for the place.
     const bool pressed = !blocks_.held_absent().empty();
     const bool keep = storage.claims.wanted || (options_.keep_dead && pressed && !room_.planned());
     if (!keep) blocks_.evict_early(storage);
@@ -189,7 +189,7 @@ void Engine::reconsider(Storage& storage) {
   lineage_.reconsider(storage);
 }
 
-// Called by the lineage when the last reference to a storage is gone.
+// Called by the lineage when nothing refers to the storage any more.
 void Engine::forget(Storage& storage) {
   if (follower_) follower_->forgotten(storage);
   commits_.forgotten(storage);
@@ -217,7 +217,7 @@ void Engine::record(void* recipe, Seconds cost, std::span<Storage* const> inputs
   for (const Storage* output : outputs) fresh += output && output->block ? output->block->bytes : 0;
   op->scratch = in_place != InPlace::no ? footprint : footprint > fresh ? footprint - fresh : 0;
   ++counts_.recorded_ops;
-  // Bytes that nothing has set may come back as any others: only checks want to know.
+  // Bytes that were never set may come back different. Only checks need to know.
   const bool unset = std::any_of(inputs.begin(), inputs.end(), [](const Storage* input) { return input->unset; });
   for (Storage* output : outputs) {
     if (!output) continue;
@@ -237,10 +237,11 @@ bool Engine::too_deep(std::span<Storage* const> inputs) const {
   });
 }
 
-// Nothing is swept here: the driver is about to enter an op, and one of its operands may be a foreign storage that only
-// dead records read. What dead records would need does not matter.
+// No dead records are swept here: the driver is about to enter an op, and one of its operands may
+// be a foreign storage that only dead records read.
 void Engine::before_overwrite(std::span<Storage* const> storages) {
-  // What depends on one of them may be another of them, and is a source from then on.
+  // A dependent of one of them may be another of them. It then becomes a source, and its own
+  // dependents are next.
   for (bool again = true; again;) {
     again = false;
     for (Storage* storage : storages) {
@@ -253,7 +254,7 @@ void Engine::before_overwrite(std::span<Storage* const> storages) {
   }
 }
 
-// Its copy outside stays with the old version.
+// The copy in the tier belongs to the old version.
 Storage* Engine::split_unlocked(Storage& storage) {
   Storage* old = commits_.split(storage);
   transfers_.hand_over(storage, *old);
@@ -265,7 +266,7 @@ Storage* Engine::copy_on_write(Storage& storage) {
   Reserve::require();
   const Lock lock(gate_);
   transfers_.wait_for(storage);
-  Block* copy = room_.take(storage.bytes, room_.side());  // the storage is locked: it stays
+  Block* copy = room_.take(storage.bytes, room_.side());  // the storage is locked: it does not leave
   blocks_.footprint().begin();
   driver_.copy(copy->offset, storage.block->offset, storage.bytes);
   Storage* old = split_unlocked(storage);
@@ -345,7 +346,7 @@ void Engine::expose(Storage& storage) {
   walk_.bring_back(storage);
   ++storage.claims.pins;
   try {
-    walk_.commit_dependents(storage);  // others may write to it from now on: rule 5
+    walk_.commit_dependents(storage);  // rule 5: others may write to it from now on
   } catch (...) {
     --storage.claims.pins;
     throw;

@@ -1,16 +1,18 @@
 // The engine for one budget: the lock, the wiring, and what a driver calls.
 //
-// A driver (the torch hook, or a trace player) runs a program op by op; op_call.h has the order of things around an op:
+// A driver (the torch hook or the trace player) runs a program op by op. op_call.h has the protocol
+// around an op:
 //
 //     enter(inputs)                       every input is resident and locked
 //       allocate(bytes) / free(offset)    from inside the kernel, on any thread
 //     bind(...) / record(...)             outputs become storages, the op becomes lineage
 //     leave(inputs)
 //
-// allocate, free and let_go may be called from any thread; the rest from the thread that runs the program. The lock is
-// never held while a kernel runs or a transfer is waited for.
+// allocate, free and let_go may be called from any thread, everything else only from the thread
+// that runs the program. The lock is never held while a kernel runs or while a thread waits for a
+// transfer.
 //
-// Who does what: docs/architecture.md.
+// docs/architecture.md says which class does what.
 #pragma once
 
 #include <memory>
@@ -37,66 +39,72 @@ class Engine {
   void free(Bytes offset);
   // The raw block at this offset, null if there is none.
   Block* raw_block(Bytes offset) const;
-  // Time spent making room so far: not part of any op's cost.
+  // Time spent making room so far. It is not part of any op's cost.
   Seconds room_seconds() const { return room_.seconds(); }
 
   // --- around an op --------------------------------------------------------------------------------------------------
   // Where the outputs of the op that runs next should go.
   void expect(Side side) { room_.expect(side); }
   Side side_of(double density) const { return room_.side_of(density); }
-  // Brings every input back, in place and locked until leave. Rule 3.
+  // Brings every input back and locks it until leave: resident, and not moved. Rule 3.
   void enter(std::span<Storage* const> inputs);
   void leave(std::span<Storage* const> inputs);
-  // The same for what is not an operand, but may be pointed to.
+  // The same for storages that are no operands, but that a pointer may lead to.
   void hold(std::span<Storage* const> storages);
   // Other threads have read or written these, which were held, and are done.
   void arrived(std::span<Storage* const> storages);
-  // These operands, which are entered, are about to be overwritten: what is outside is not their bytes any more.
+  // These operands, already entered, are about to be overwritten: their copies in the tier are no
+  // longer valid.
   void overwriting(std::span<Storage* const> written);
-  // Of an op that ran, recorded or not.
+  // An op has run, recorded or not: advances the clock and does the work between ops.
   void ran(Seconds cost);
 
   // --- storages ------------------------------------------------------------------------------------------------------
-  // The raw block at this offset becomes a storage, attached to its handle: a source, until an op is recorded that makes
-  // it.
+  // The raw block at this offset becomes a storage, attached to its handle. It is a source until an
+  // op that makes it is recorded.
   Storage* bind(Bytes offset, Bytes bytes, void* handle);
   // A source that only the lineage refers to.
   Storage* bind_hidden(Bytes offset, Bytes bytes) { return bind(offset, bytes, nullptr); }
-  // A storage outside the arena. It lives while ops read it.
+  // A storage whose bytes lie outside the arena. It lives while ops read it.
   Storage* bind_foreign(Bytes bytes, void* handle);
-  // Nobody outside refers to it any more.
+  // The program no longer refers to the storage.
   void let_go(Storage& storage);
-  // A storage that nobody holds and no recorded op reads is forgotten: a foreign or hidden one, or an old version.
+  // Forgets the storage if nobody holds it and no recorded op reads it: a foreign or hidden one, or
+  // an old version.
   void reconsider(Storage& storage);
 
   // --- lineage -------------------------------------------------------------------------------------------------------
-  // The op can be run again. Takes ownership of the recipe.
+  // Records an op that can be run again. Takes ownership of the recipe.
   void record(void* recipe, Seconds cost, std::span<Storage* const> inputs, std::span<Storage* const> outputs,
               InPlace in_place = InPlace::no);
-  // Whether the lineage behind an op that reads these would be longer than is good for anybody.
+  // Whether an op that reads these would lie deeper in the lineage than Options::max_depth allows.
   bool too_deep(std::span<Storage* const> inputs) const;
-  // To be called before an op overwrites these, before it is entered. Rule 5.
+  // To be called before an op that overwrites these is entered. Rule 5.
   void before_overwrite(std::span<Storage* const> storages);
-  // Without recomputable in-place: the storage moves to a copy, and the old version stays behind and is returned.
+  // For runs without Options::in_place: the storage moves to a copy of its bytes. Returns the old
+  // version, which keeps the block.
   Storage* copy_on_write(Storage& storage);
-  // A recomputable storage has been overwritten. Returns the old version: evicted unless copied, it keeps the recipe and
-  // the consumers. The storage itself is a source until a record tells how it was made.
+  // A recomputable storage has been overwritten. Returns the old version, which is absent and keeps
+  // the recipe and the consumers. The storage itself is a source until the op that wrote it is
+  // recorded.
   Storage* split(Storage& storage);
-  // Cuts the lineage: resident, and a source from now on.
+  // Brings the storage back and cuts its lineage: it is a source from now on.
   void commit(Storage& storage);
   void materialise(Storage& storage);
   void pin(Storage& storage);
   void unpin(Storage& storage);
-  // By the program: ends at the latest when it lets go of the storage.
+  // Pins made by the program. They end at the latest when the program drops the storage.
   void pin_held(Storage& storage);
   void unpin_held(Storage& storage);
-  // A pointer escapes: resident, committed, and never moved again while it lives. What was made from it is committed too.
+  // A pointer to the storage becomes known outside: the storage is brought back, committed, and
+  // never moved or evicted while it lives. Everything that depends on it is committed too.
   void expose(Storage& storage);
 
   // --- a plan --------------------------------------------------------------------------------------------------------
-  // From now on, while the program does what was planned, the plan says what leaves and comes back.
+  // From now on, while the program does what was planned, the plan decides what leaves and what
+  // comes back. Null: no plan.
   void follow(std::shared_ptr<const Planned> plan);
-  // The driver is about to run an op, and has run it. No plan: nothing happens.
+  // The driver is about to run an op; and has run it. Without a plan these do nothing.
   void before_planned(std::string_view op) {
     if (follower_) [[unlikely]]
       before_planned_slow(op);
@@ -106,36 +114,39 @@ class Engine {
       after_planned_slow(made, written);
   }
   bool following() const { return follower_ != nullptr; }
-  // The plan will run this op again: how, has to be written down.
+  // The plan will run this op again, so it has to be recorded.
   bool planned_again() const { return follower_ && follower_->again(); }
-  // Where the plan was last lost; empty: nowhere.
+  // Where the plan was last lost; empty: never.
   std::string why_lost() const;
 
   // --- when there is no room -----------------------------------------------------------------------------------------
-  // No kernel may be running. Packs everything at the low end.
+  // Packs everything at the low end. No kernel may be running.
   void pack();
-  // The last resort before giving up on an op: packs what cannot leave and evicts the rest.
+  // The last resort before an op fails: evicts everything that can leave and packs the rest.
   void compact();
-  // A budget in which these can be brought back, whatever has left before: what cannot leave, and a simple schedule.
+  // A budget that is enough to bring these back, whatever is evicted: the bytes that cannot leave,
+  // and those of a simple schedule.
   Bytes enough_for(std::span<Storage* const> inputs);
-  // For an op that has failed, to see what it takes: so many bytes behind the arena may be used, from the low end
-  // upwards, and what it gets done is dropped. Rule 1 does not hold meanwhile. `compact` begins the measuring anew.
+  // To measure an op that has failed: adds so many bytes behind the arena and fills it from the low
+  // end. The op's results are dropped. Rule 1 does not hold until end_overdraft. `compact` restarts
+  // the measurement.
   void overdraw(Bytes bytes);
-  // A budget in which an op that has run so far beyond the arena runs: by the highest byte that was in use.
+  // A budget that is enough for an op that ran in the overdraft: from the highest byte that was in
+  // use.
   Bytes enough_beyond(std::span<Storage* const> inputs);
-  // False: somebody else lies there, and has to be waited for.
+  // False: bytes of another thread lie there. Wait and call again.
   bool end_overdraft();
 
   // --- the end -------------------------------------------------------------------------------------------------------
-  // Brings back whatever is held outside and moves it out of the arena, then drops the lineage. Returns how many storages
-  // could not be brought back. What is exposed stays where it is. Pins end here. `spare` bytes behind the arena may be
-  // used for it: the budget no longer holds.
+  // Brings back everything that is held and moves it out of the arena, then drops the lineage.
+  // Exposed storages stay where they are. Pins end here. `spare` bytes behind the arena may be
+  // used, because the budget no longer holds. Returns how many storages could not be brought back.
   std::size_t retire(Bytes spare = 0);
-  // No block is in use: nothing refers to the arena any more.
+  // No block is in use.
   bool empty() const;
 
   // --- everything ----------------------------------------------------------------------------------------------------
-  // Nothing is under way, and nothing happens, between these: around a fork.
+  // Around a fork: from freeze to thaw the engine is locked and no transfer is under way.
   void freeze();
   void thaw();
 
@@ -145,8 +156,9 @@ class Engine {
   const Arena& arena() const { return arena_; }
   void watch(bool on) { journal_.watch(on); }
   std::vector<Event> take_events();
-  // Checks of the rules; at level 2 they run by themselves at every event. A rule may be found broken where nobody can be
-  // told (a tensor dies), or where things have to be put in order first: it is told at the next op, or here.
+  // Checks the rules now; from level 2 on this happens at every event. A rule may be found broken
+  // where nothing can be thrown (a tensor is being destroyed) or where the state has to be made
+  // consistent first: that is thrown at the next op, or here.
   void check();
   void throw_if_broken();
 
@@ -161,7 +173,7 @@ class Engine {
   void evacuate_all(std::vector<Storage*>& outside);
   void inspect() const;
 
-  // In the order in which they depend on each other.
+  // Each uses only those above it.
   const Options options_;
   Driver& driver_;
   mutable Gate gate_;

@@ -1,12 +1,13 @@
-// Everything that happens, for whoever wants to watch: reports and pictures read events and nothing else. The arena at any
-// moment can be rebuilt from them.
+// Everything that happens in the engine. Reports and pictures read events and nothing else. The
+// arena at any moment can be rebuilt from them.
 #pragma once
 
 #include "engine/types.h"
 
 namespace coop {
 
-// The kinds of events: name, and what it means. The one list: Python's is made from it (src/coop/surface.py).
+// The kinds of events: name, and what it means. The one list: Python's is made from it
+// (src/coop/surface.py).
 #define COOP_EVENTS(X)                                                                                         \
   X(place, "a raw block is handed out")                                                                        \
   X(bind, "the block holds this storage from now on; storage 0: it is raw again")                              \

@@ -1,4 +1,4 @@
-// Following a plan. Everything here runs under the engine's lock, which is open while a kernel runs again.
+// Everything here runs under the engine's lock, which is open while a kernel runs again.
 #include "engine/follower.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ void Planned::node(std::string name, bool silent, std::vector<Output> outputs, s
 
 void Planned::step(Kind kind, std::uint32_t number, std::uint32_t node, std::vector<Room> room) {
   if (kind == Kind::compute) nodes.at(number).again = true;
-  if (kind == Kind::out) {  // what can leave can be made again as well, should the page be lost
+  if (kind == Kind::out) {  // record it too: the page may be lost
     for (Node& maker : nodes) {
       for (const Output& output : maker.outputs) maker.again = maker.again || output.value == number;
     }
@@ -27,7 +27,8 @@ void Planned::step(Kind kind, std::uint32_t number, std::uint32_t node, std::vec
 
 namespace {
 
-// Up to the mark of an op in place. Composite functions of PyTorch choose between add and add_ by whether somebody records.
+// The name without overload and without the `_` of an in-place op. PyTorch's composite functions
+// choose between add and add_ by whether autograd records.
 std::string_view base_of(std::string_view op) {
   std::string_view base = op.substr(0, op.find('.'));
   if (base.ends_with('_')) base.remove_suffix(1);
@@ -92,7 +93,7 @@ void Follower::before(std::string_view op) {
 
 void Follower::after(std::span<Storage* const> made, std::span<Storage* const> written) {
   if (!running_) {
-    // What makes nothing and changes nothing, such as a view, does not matter.
+    // An unplanned op that makes and changes nothing, such as a view, does not matter.
     if (!unplanned_.empty() && !(written.empty() && made.empty())) lose_plan(unplanned_);
     return;
   }
@@ -100,7 +101,8 @@ void Follower::after(std::span<Storage* const> made, std::span<Storage* const> w
   room_.clear();
   const Planned::Node& node = plan_->nodes[at_];
   std::size_t next = 0;
-  // In memory of its own; or, where the plan does not know it, in that of what was overwritten.
+  // Results have memory of their own, unless the op has overwritten something that the plan does
+  // not know.
   const std::span<Storage* const> from = made.empty() ? written : made;
   for (std::size_t i = 0; i < node.outputs.size(); ++i) {
     const Planned::Output& output = node.outputs[i];
@@ -112,7 +114,7 @@ void Follower::after(std::span<Storage* const> made, std::span<Storage* const> w
     const Bytes bytes = next < from.size() ? arena_.round(from[next]->bytes) : 0;
     if (bytes == output.bytes) {
       bind(output.value, from[next++]);
-    } else if (output.bytes > arena_.round(1)) {  // else it has none
+    } else if (output.bytes > arena_.round(1)) {  // smaller outputs may have no bytes at all
       lose_plan(node.name);
       return;
     }
@@ -123,8 +125,9 @@ void Follower::after(std::span<Storage* const> made, std::span<Storage* const> w
   if (++at_ == plan_->nodes.size()) end_step();
 }
 
-// What is there before the step, a batch for instance, is a source to the plan, even if it could be recomputed: it stays as
-// long as that is possible. It is numbered behind the plan's own values, and makes way for their addresses.
+// Storages from before the step, such as a batch, are sources to the plan, even if they can be
+// recomputed: they stay as long as possible. They are numbered after the plan's own values, and
+// moved out of the way of the planned places.
 void Follower::welcome() {
   welcomed_ = true;
   for (Block* block = arena_.first(); block; block = block->next) {
@@ -140,7 +143,7 @@ void Follower::welcome() {
   }
 }
 
-// Nodes that no op of the driver's stands for.
+// Skips the nodes for which the driver runs no op, and carries out their steps.
 void Follower::pass_silent() {
   std::size_t passed = 0;
   while (plan_->nodes[at_].silent && passed++ < plan_->nodes.size()) {
@@ -150,7 +153,7 @@ void Follower::pass_silent() {
   }
 }
 
-// What the plan asks for and cannot be done is left to the policy.
+// A step that cannot be carried out is left to the policy.
 void Follower::carry_out(const std::vector<Planned::Step>& steps) {
   for (const auto& [kind, number, room] : steps) {
     room_ = room;
@@ -165,7 +168,7 @@ void Follower::carry_out(const std::vector<Planned::Step>& steps) {
           }
           break;
         case Planned::Kind::in:
-          node_ = plan_->nodes.size();  // no kernel's requests
+          node_ = plan_->nodes.size();  // not a node: nothing is learned from its requests
           requests_.clear();
           if (Storage* storage = storages_[number]; storage && storage->absent()) {
             if (!storage->copy.page) {
@@ -179,15 +182,15 @@ void Follower::carry_out(const std::vector<Planned::Step>& steps) {
           break;
       }
     } catch (const Shortage&) {
-    } catch (const Lost&) {  // whoever needs it will be told
+    } catch (const Lost&) {  // the op that needs it will fail with this
     }
   }
   room_.clear();
 }
 
-// A kernel asks for its outputs and, before and in between, for scratch, in pieces that the plan does not know and that may
-// be as large as an output. Which of its requests was which is seen when it has run for the first time. Scratch keeps
-// away from the outputs' places.
+// A kernel asks for its outputs and, before and in between, for scratch. The plan does not know the
+// pieces of scratch, and one may be as large as an output. Which request was for which output is
+// learned from the node's first run. Scratch does not take the places of outputs.
 Block* Follower::block_for(Bytes bytes, Side side) {
   if (room_.empty() || bytes <= tiny_) return nullptr;
   bytes = arena_.round(bytes);
@@ -218,7 +221,7 @@ Block* Follower::block_for(Bytes bytes, Side side) {
   return found;
 }
 
-// A piece of what the plan has in one: at its beginning, or behind another piece.
+// A piece of a planned place for scratch: at its beginning, or directly behind another piece.
 Block* Follower::inside(const Planned::Room& room, Bytes bytes) {
   const Bytes behind = room.offset + room.bytes;
   if (behind > arena_.capacity()) return nullptr;
@@ -231,7 +234,7 @@ Block* Follower::inside(const Planned::Room& room, Bytes bytes) {
   return found;
 }
 
-// Which request became which of the node's outputs.
+// Learns which request was for which of the node's outputs.
 void Follower::learn() {
   std::vector<std::int64_t>& known = requests_of_[node_];
   if (!known.empty()) return;
@@ -242,7 +245,7 @@ void Follower::learn() {
     std::size_t i = requests_.size();
     while (storage && storage->block && i > 0 && requests_[i - 1].offset != storage->block->offset) --i;
     if (!storage || !storage->block || i == 0) {
-      known.clear();  // another time
+      known.clear();  // learn from a later run
       return;
     }
     known[i - 1] = room.value;
@@ -266,7 +269,7 @@ void Follower::free(std::uint32_t value) {
   unwant(value);
   Storage* storage = storages_[value];
   if (!storage) return;
-  if (storage->copy.transit == Transit::out) transfers_.wait_for(*storage);  // it leaves with its bytes
+  if (storage->copy.transit == Transit::out) transfers_.wait_for(*storage);  // complete its copy first
   if (storages_[value] != storage) return;
   if (!storage->evictable(false)) return;
   if (!storage->producer && !storage->copy.page) return;
@@ -303,7 +306,7 @@ void Follower::unwant(std::uint32_t value) {
   wanted_[value] = false;
   Storage* storage = storages_[value];
   --storage->claims.wanted;
-  lineage_.reconsider(*storage);  // it may be forgotten by that
+  lineage_.reconsider(*storage);  // this may forget the storage
 }
 
 void Follower::renamed(Storage& storage, Storage& old) {

@@ -1,8 +1,8 @@
-// The bytes that a kernel takes, packed: as if it ran in empty memory, each of its requests at the lowest place where it
-// fits.
+// The bytes that a kernel takes when they are packed: as if it ran in empty memory, and each
+// request went to the lowest place where it fits.
 //
-// More than the most that it has at once: what it gives back in the middle leaves a hole that the next request may not fit
-// into. When the op runs again where there is hardly any room, these are the bytes that count.
+// This may exceed the most bytes in use at once: a piece that is freed early leaves a hole that the
+// next request may not fit into. It is what the op needs to run again when memory is nearly full.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +27,7 @@ class Footprint {
     pieces_.insert(place, {at, block.bytes, block.offset});
     most_ = std::max(most_, at + block.bytes);
   }
-  // Blocks that it does not know are somebody else's.
+  // Ignores blocks of others.
   void give_back(const Block& block) {
     const auto found = std::find_if(pieces_.rbegin(), pieces_.rend(),
                                     [&](const Piece& piece) { return piece.offset == block.offset; });
@@ -41,11 +41,11 @@ class Footprint {
  private:
   struct Piece {
     Bytes at, bytes;
-    Bytes offset;  // of its block in the arena
+    Bytes offset;  // of its real block in the arena
     Bytes end() const { return at + bytes; }
   };
 
-  // The piece behind the first hole that is large enough.
+  // The piece behind the lowest hole that is large enough.
   std::vector<Piece>::iterator hole_for(Bytes bytes) {
     Bytes end = 0;
     for (auto piece = pieces_.begin(); piece != pieces_.end(); end = piece++->end()) {
@@ -54,8 +54,8 @@ class Footprint {
     return pieces_.end();
   }
 
-  std::vector<Piece> pieces_;  // in the order of their places
-  bool holes_ = false;         // there may be some between them
+  std::vector<Piece> pieces_;  // in address order
+  bool holes_ = false;         // there may be holes between them
   Bytes most_ = 0;
 };
 

@@ -8,8 +8,8 @@
 namespace coop {
 
 namespace {
-constexpr int kFar = 64;            // ops around a storage that are looked at for its sake
-constexpr double kOwnWeight = 0.5;  // of the last time, in what is learned of one storage
+constexpr int kFar = 64;            // ops visited around one storage
+constexpr double kOwnWeight = 0.5;  // weight of the latest observation of one storage
 }  // namespace
 
 void Forecast::born(Storage& storage) {
@@ -56,7 +56,7 @@ void Forecast::learn_from_read(Storage& storage, double late) {
 
 // --- what comes --------------------------------------------------------------------------------------------------------
 
-// By the program, or to make again what the program uses then.
+// The next use is by the program, or to recompute a missing storage that the program uses.
 void Forecast::expect_use(Storage& storage) {
   const Seconds ran = clock_.ran;
   const auto sooner = [&](Seconds& time, Seconds other) {
@@ -75,7 +75,7 @@ void Forecast::expect_use(Storage& storage) {
   set_next_use(storage, when, due);
 }
 
-// It has to be made again when it is used: what it is made from is needed then.
+// The storage is evicted and will be recomputed for its next use: its inputs are needed then.
 void Forecast::expect_need(Storage& storage) {
   const Seconds ran = clock_.ran, when = storage.outlook.next_use, due = storage.outlook.due;
   if (!storage.price.missing || when <= ran) return;
@@ -87,7 +87,7 @@ void Forecast::expect_need(Storage& storage) {
       Storage& input = *edge.storage;
       if (input.foreign || (ran < input.outlook.next_use && input.outlook.next_use <= when)) continue;
       set_next_use(input, when, due > ran ? due : input.outlook.due);
-      if (input.price.missing && input.producer) ops.push_back(input.producer);  // else it is lost
+      if (input.price.missing && input.producer) ops.push_back(input.producer);  // no producer: it is lost
     }
   }
 }
@@ -96,7 +96,7 @@ void Forecast::set_next_use(Storage& storage, Seconds when, Seconds due) {
   const bool outside = storage.absent() && outside_.erase(&storage);
   storage.outlook.next_use = when;
   storage.outlook.due = due;
-  storage.outlook.idle = std::max(when - clock_.ran, 0.0);  // rounded as it will be
+  storage.outlook.idle = std::max(when - clock_.ran, 0.0);  // rounded exactly as in searches
   if (outside) {
     outside_.insert(&storage);
     changed_ = true;

@@ -1,4 +1,5 @@
-// When each storage is used next, as the last step tells, and what is outside in that order.
+// When each storage is used next, judging by the last step; and the swapped storages, in the order
+// of their next use.
 //
 // A wrong guess costs time and nothing else. Decision 15.
 #pragma once
@@ -20,34 +21,36 @@ class Forecast {
 
   // --- what happens
   void born(Storage& storage);
-  // An op is about to use these, which may be absent. True for those that had been read ahead.
+  // An op is about to use these, which may be absent. Then `used` is called for each; it returns
+  // whether it had been read ahead.
   void op_begins(std::span<Storage* const> inputs);
   bool used(Storage& storage);
   void op_ended() { logged_ = false; }
-  // It leaves for want of room; then it has no block any more.
+  // The storage is about to leave to make room; and it has no block any more.
   void leaves(Storage& storage) {
     storage.outlook.read_ahead = false;
     learn_from_write(storage, storage.copy.page);
     changed_bytes_ += storage.bytes;
   }
   void left(Storage& storage);
-  // It has a block again, or its copy is gone.
+  // The storage is resident again, or has lost its copy.
   void not_outside(Storage& storage) { outside_.erase(&storage); }
   void forgotten(Storage& storage) { history_.forgotten(storage); }
-  // It was needed, and had to be asked for.
+  // An op needed the storage before it had been read ahead.
   void missed(const Storage& storage) { last_missed_ = storage.id; }
   std::uint64_t last_missed() const { return last_missed_; }
-  // To make something again, this has been read.
+  // The storage was an input of a replay.
   void read_again(Storage& storage) {
     if (on_) expect_use(storage);
   }
 
   // --- what is learned
-  // It was written ahead; was that worth while?
+  // `useful`: the storage had been written ahead, and did leave. No effect if it had not been
+  // written ahead.
   void learn_from_write(Storage& storage, bool useful);
-  // It came back, and the program waited for a share of the time that it took.
+  // It has been read back; `late`: the share of that time during which the program waited.
   void learn_from_read(Storage& storage, double late);
-  // It had to be written when its room was needed: it would have been worth while before.
+  // It was written only when its room was needed: writing it ahead would have paid.
   void should_have_been_written(const Storage& storage) {
     if (StepHistory::Lesson* own = history_.lesson(storage)) own->useful = 1;
   }
@@ -55,7 +58,7 @@ class Forecast {
     const StepHistory::Lesson* own = history_.lesson(storage);
     return own ? own->useful : useful_;
   }
-  // What is known of the share of its reading that the program waits for.
+  // The share of its reading time that the program waits for, as far as known.
   std::optional<double> late(const Storage& storage) {
     const StepHistory::Lesson* own = history_.lesson(storage);
     return own ? own->late : std::nullopt;
@@ -68,7 +71,7 @@ class Forecast {
   // --- what comes
   bool known() const { return history_.known(); }
   void expect_use(Storage& storage);
-  // Absent, and a copy is outside: in the order in which they are used next, as far as that is known, then by age.
+  // The swapped storages, in the order of their next use where that is known, then by age.
   struct Sooner {
     bool operator()(const Storage* a, const Storage* b) const {
       const Seconds first = a->outlook.due, second = b->outlook.due;
@@ -77,10 +80,10 @@ class Forecast {
     }
   };
   const std::set<Storage*, Sooner>& outside() const { return outside_; }
-  // Bytes that have come or left, since the last time.
+  // Bytes of storages that were made or left since the last restart.
   Bytes changed_bytes() const { return changed_bytes_; }
   void restart_changed_bytes() { changed_bytes_ = 0; }
-  // Whether it has changed since the last call: then it has to be looked at again.
+  // Whether `outside` has changed since the last call.
   bool take_changed() { return std::exchange(changed_, false); }
 
  private:
@@ -90,12 +93,12 @@ class Forecast {
   const bool on_;
   const Clock& clock_;
   StepHistory history_;
-  bool logged_ = false;  // the running op
+  bool logged_ = false;  // the running op is in the history
   std::set<Storage*, Sooner> outside_;
   bool changed_ = false;
-  std::uint64_t last_missed_ = 0;  // the storage
+  std::uint64_t last_missed_ = 0;  // its id
   Bytes changed_bytes_ = 0;
-  double useful_ = 0.5;  // share of what was written ahead that left before it was overwritten, of late
+  double useful_ = 0.5;  // recent share of the storages written ahead that did leave
 };
 
 }  // namespace coop

@@ -1,7 +1,8 @@
 // Free blocks in a treap, in address order or in size order.
 //
-// Address order: the lowest or highest block that is large enough, by the largest size in each subtree.
-// Size order: the smallest block that is large enough. Everything is O(log n) expected.
+// Address order finds the lowest or highest block that is large enough, using the largest size in
+// each subtree. Size order finds the smallest block that is large enough. Everything is O(log n)
+// expected.
 #pragma once
 
 #include "engine/block.h"
@@ -51,7 +52,7 @@ class FreeTree {
       }
     }
   }
-  // The one that holds this address; only in address order.
+  // The free block that contains this offset; only in address order.
   Block* holding(Bytes offset) const {
     for (Block* node = root_; node;) {
       if (offset < node->offset) {

@@ -1,5 +1,5 @@
-// The engine's lock. It covers bookkeeping, and copies inside the arena; it is open while a kernel runs again and while
-// a transfer is waited for.
+// The engine's lock. It covers bookkeeping and copies inside the arena. It is open while a kernel
+// runs again and while a thread waits for a transfer.
 #pragma once
 
 #include <atomic>
@@ -9,8 +9,8 @@
 
 namespace coop {
 
-// Spins for a moment, then sleeps: most sections are a few instructions, but a search or a copy may take longer. Nobody is
-// woken, so that letting go is one store: sleeps are short.
+// Spins for a moment, then sleeps: most critical sections are a few instructions, but a search or a
+// copy may take longer. Unlocking wakes nobody, so that it is one store; sleeps are short instead.
 class AdaptiveLock {
  public:
   void lock() {
@@ -46,8 +46,8 @@ class Gate {
   }
   void unlock() { mutex_.unlock(); }
 
-  // Opens the lock, which is held, while `wait` runs. True: others have been in meanwhile, and anything may have
-  // changed.
+  // Opens the lock, which must be held, while `wait` runs. True: another thread has taken it
+  // meanwhile, and anything may have changed.
   template <typename Wait>
   bool open_while(Wait wait) {
     const std::uint64_t before = entries_;

@@ -1,4 +1,4 @@
-// Where the program is in what it did before.
+// Finding the place in the log that the program repeats.
 #include "engine/history.h"
 
 #include <algorithm>
@@ -7,10 +7,10 @@
 namespace coop {
 
 namespace {
-constexpr std::size_t kMost = 1 << 18;   // entries in the log: a step that is longer than this is not recognised
-constexpr std::size_t kLeast = 1 << 13;  // that are kept in any case: a loop inside a step may look like a step
-constexpr std::uint64_t kSkip = 4;       // entries that may be missing this time
-constexpr int kTries = 16;               // places in the log that are looked at for one storage
+constexpr std::size_t kMost = 1 << 18;   // entries in the log: a longer step is not recognised
+constexpr std::size_t kLeast = 1 << 13;  // entries always kept: a loop inside a step may look like one
+constexpr std::uint64_t kSkip = 4;       // how far the cursor may advance at once: ops may be left out
+constexpr int kTries = 16;               // entries that are compared for one storage
 }  // namespace
 
 // --- lives -------------------------------------------------------------------------------------------------------------
@@ -81,7 +81,8 @@ void StepHistory::born(Storage& storage) {
   births_.items.push_back(number);
 }
 
-// Moves the cursor to the entry that this op is like: the one behind the last, or the oldest that uses one of these.
+// Moves the cursor to the entry that this op repeats: one just behind the cursor, or else the
+// oldest that uses one of these storages.
 void StepHistory::find(std::span<Storage* const> storages) {
   if (known()) {
     for (Index skip = 1; skip <= kSkip && cursor_ + skip < entries_.end(); ++skip) {
@@ -104,8 +105,9 @@ void StepHistory::find(std::span<Storage* const> storages) {
   }
 }
 
-// Each storage is the one that the entry names, or is like it; or may be, being of its size, if that one is no more. `surely`:
-// one at least is.
+// Whether the op may repeat this entry: each storage is the one that the entry names, or repeats
+// it; or has the same size, if the named one is gone. `surely`: at least one must be the named one
+// or repeat it.
 bool StepHistory::matches(Index entry, std::span<Storage* const> storages, bool surely) {
   const Entry& at = entries_[entry];
   if (at.inputs != storages.size()) return false;
@@ -129,7 +131,7 @@ bool StepHistory::matches(Index entry, std::span<Storage* const> storages, bool 
 
 // --- what comes --------------------------------------------------------------------------------------------------------
 
-// The first behind the cursor.
+// The life's first use behind the cursor.
 StepHistory::Index StepHistory::next_use(Life& life) {
   if (life.era != era_) {
     life.era = era_;
@@ -149,7 +151,8 @@ StepHistory::Next StepHistory::next(const Storage& storage) {
   return {std::max(then - entries_[cursor_].at, kShortest), use != kNone};
 }
 
-// What lies before the cursor is not needed any more, if that is where the program is.
+// Removes entries before the cursor, once the cursor has followed a whole step, and entries beyond
+// kMost.
 void StepHistory::trim() {
   const auto enough = [&] {
     const std::size_t size = entries_.items.size();

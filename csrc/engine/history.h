@@ -1,12 +1,15 @@
-// What comes next, as far as the last time tells: a training step does what the step before it did.
+// What the program will do next, judging by what it did before: a training step repeats the
+// previous one.
 //
-// Every op leaves an entry in a log: which storages it used, and which were born with it. A storage's life in the log is the
-// list of its uses. The cursor is the place in the log where the program was when it last did what it does now. A storage
-// that was there already, a parameter, will be used as it was used after the cursor. One that is born now is like the one
-// that was born at the cursor, and will be used as that was.
+// Every op adds an entry to a log: which storages it used, and which were born with it. A storage's
+// life is the list of its uses in the log. The cursor points to the entry where the program last
+// did what it does now. A storage that already existed then, such as a parameter, is expected to be
+// used as it was used after the cursor. A storage that is born now is expected to be used like the
+// one that was born at the cursor.
 //
-// The cursor follows from entry to entry, over a few that are missing. Where it loses its way (another branch, another
-// shape), nothing is known until an op uses a known storage the way the log says. A wrong guess costs time and nothing else.
+// The cursor moves from entry to entry and may skip a few. When it no longer matches (another
+// branch, another shape), nothing is known until an op uses a known storage as the log says. A
+// wrong guess costs time and nothing else.
 #pragma once
 
 #include <cstdint>
@@ -21,26 +24,27 @@ namespace coop {
 
 class StepHistory {
  public:
-  // An op begins that uses these.
+  // An op that uses these begins.
   void used(std::span<Storage* const> storages, Seconds now);
-  // A storage came to be, with the op that began last or after it.
+  // A storage was made by the op that began last, or after it.
   void born(Storage& storage);
   void forgotten(Storage& storage);
 
-  // Whether it is known what comes next.
+  // Whether the cursor is set.
   bool known() const { return cursor_ != kNone; }
-  // Storages that it knows of, dead ones too.
+  // Storages in the log, dead ones too.
   std::size_t lives() const { return lives_.size() - 1 - spare_.size(); }
-  // What the last times have taught of a storage, and of those that it is like.
+  // What was learned about a storage and its predecessors in earlier steps.
   struct Lesson {
-    double useful = 0.5;         // it was, to write it ahead: between 0 and 1
-    std::optional<double> late;  // share of the time of reading it back that the program waited
+    double useful = 0.5;         // how often writing it ahead paid: between 0 and 1
+    std::optional<double> late;  // share of its reading time that the program waited for
   };
-  // Null: it is in no log.
+  // Null: the storage is not in the log.
   Lesson* lesson(const Storage& storage) {
     return storage.outlook.life ? &lives_[storage.outlook.life].lesson : nullptr;
   }
-  // From now on, how long the storage will not be used; 0: that is not known. And whether it is known to be used then.
+  // `idle`: how long the storage will not be used from now on; 0: not known. `used`: it is known to
+  // be used then.
   struct Next {
     Seconds idle = 0;
     bool used = false;
@@ -59,21 +63,21 @@ class StepHistory {
   struct Use {
     std::uint32_t life;
     Index entry;
-    Index next = kNone;  // use of the same life
+    Index next = kNone;  // next use of the same life
   };
   struct Life {
-    Storage* storage = nullptr;  // null: it has ended
+    Storage* storage = nullptr;  // null: the storage is gone
     Bytes bytes = 0;
-    Index birth = 0;                    // its entry; 0: before there was a log
-    std::uint32_t like = 0;             // the life that it repeats; 0: not known
-    std::uint32_t references = 0;       // in the log, and from lives that repeat it
-    Index first = kNone, last = kNone;  // of its uses
-    Index next = kNone;                 // the first that may be still to come, seen from where
-    std::uint32_t era = 0;              // the cursor was set at this time
+    Index birth = 0;                    // the entry in which it was born; 0: before the log began
+    std::uint32_t like = 0;             // the earlier life that it repeats; 0: not known
+    std::uint32_t references = 0;       // from the log, and from lives that repeat this one
+    Index first = kNone, last = kNone;  // its uses
+    Index next = kNone;                 // cached: its first use that may lie behind the cursor
+    std::uint32_t era = 0;              // `next` is valid while this equals era_
     Lesson lesson{};
   };
 
-  // Numbered from the beginning of time; the oldest are gone.
+  // A queue whose items keep their numbers when the oldest are removed.
   template <typename Item>
   struct Log {
     std::deque<Item> items;
@@ -97,8 +101,8 @@ class StepHistory {
   std::vector<Life> lives_{1};  // number 0 stands for "none"
   std::vector<std::uint32_t> spare_;
   Index cursor_ = kNone;
-  std::size_t followed_ = 0;  // entries, since it was set
-  std::uint32_t era_ = 0;     // how often it was
+  std::size_t followed_ = 0;  // entries that the cursor has followed since it was set
+  std::uint32_t era_ = 0;     // how often the cursor was set
 };
 
 }  // namespace coop

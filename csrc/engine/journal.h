@@ -1,4 +1,4 @@
-// Writes events down, for whoever watches.
+// Collects events while somebody watches.
 #pragma once
 
 #include <utility>

@@ -1,7 +1,9 @@
-// Bytes by what they are for: the one place that counts them, and keeps the peak and the floor.
+// Counts bytes by what they are used for, and keeps the peak and the floor. No other class counts
+// them.
 //
-// A resident storage counts as a source, or as cached if it can be recomputed and nobody holds it. Whoever changes what
-// a storage is makes a Change around it: before and after are counted here, by one definition.
+// A resident storage counts as a source, or as cached if it can be recomputed and nobody holds it.
+// Code that changes what a storage counts as does so inside a Change: the storage is subtracted before and
+// added after, by one definition.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +19,7 @@ class Ledger {
  public:
   Ledger(const Options& options, const Arena& arena) : swap_(options.swap), arena_(arena) {}
 
-  // While one of these lives, a storage becomes something else.
+  // A scope in which a storage changes what it counts as.
   class Change {
    public:
     Change(Ledger& ledger, const Storage& storage) : ledger_(ledger), storage_(storage) {
@@ -31,11 +33,12 @@ class Ledger {
     Ledger& ledger_;
     const Storage& storage_;
   };
-  // The same, for several at once.
+  // The same in two calls, for several storages.
   void begin_change(const Storage& storage) { add(storage, -1); }
   void end_change(const Storage& storage) { add(storage, 1); }
 
-  // The running op reads or writes it: it stays where it is. What could leave otherwise is part of what the op needs.
+  // The running op reads or writes the storage: it is not moved. If it could leave otherwise, its
+  // bytes count as part of the op's need.
   void lock(Storage& storage) {
     const bool can_leave = storage.producer || swap_;
     if (storage.claims.locks++ == 0 && can_leave && !storage.foreign) {
@@ -46,17 +49,17 @@ class Ledger {
   void unlock(Storage& storage) {
     if (--storage.claims.locks == 0) discharge(storage);
   }
-  // It has become a source, while it is locked.
+  // A locked storage has become a source.
   void became_source(Storage& storage) {
     if (!swap_) discharge(storage);
   }
 
-  // Raw bytes of transfers, which are nobody's need.
+  // Raw bytes of transfers. They count as no op's need.
   void carry(Bytes bytes) { carried_ += bytes; }
   void carried(Bytes bytes) { carried_ -= bytes; }
   Bytes carried() const { return carried_; }
 
-  // To be called when more may be in use than before.
+  // Updates peak and floor. To be called when more bytes may be in use than before.
   void count() {
     if (overdrawn_) [[unlikely]]
       return count_overdraft();
@@ -66,7 +69,8 @@ class Ledger {
     floor_ = std::max(floor_, (swap_ ? 0 : sources_) + working);
   }
 
-  // Beyond the budget, for an op that has failed: the highest byte that is in use, and nothing else.
+  // While an op that has failed is measured beyond the budget, only the highest byte in use is
+  // counted.
   void overdraw(bool on) {
     overdrawn_ = on;
     top_ = 0;
@@ -80,7 +84,7 @@ class Ledger {
   Bytes sources() const { return sources_; }
   Bytes peak() const { return peak_; }
   Bytes floor() const { return floor_; }
-  Bytes working() const { return working_; }  // the most that one op has needed, beyond sources
+  Bytes working() const { return working_; }  // the most that one op has needed besides sources
 
   // Throws std::logic_error if the counts are not what a walk over the arena finds.
   void check() const;
@@ -102,8 +106,8 @@ class Ledger {
   const bool swap_;
   const Arena& arena_;
   Bytes sources_ = 0;   // resident
-  Bytes cached_ = 0;    // blocks of what can be recomputed and nobody holds
-  Bytes operands_ = 0;  // locked, and could leave otherwise
+  Bytes cached_ = 0;    // blocks of recomputable storages that nobody holds
+  Bytes operands_ = 0;  // locked storages that could leave otherwise
   Bytes carried_ = 0;
   Bytes peak_ = 0, floor_ = 0, working_ = 0;
   bool overdrawn_ = false;

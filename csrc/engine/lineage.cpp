@@ -1,4 +1,4 @@
-// Lineage: making and dropping records, walks.
+// Making and dropping records, and walks over them.
 #include "engine/lineage.h"
 
 #include <algorithm>
@@ -93,7 +93,7 @@ void Lineage::commit(Storage& storage) {
 
 void Lineage::reconsider(Storage& storage) {
   if (!storage.unused()) return;
-  if (storage.evicted()) cost_.restored(storage);  // costs around it no longer contain it
+  if (storage.evicted()) cost_.restored(storage);  // so that costs around it no longer contain it
   forget_(storage);
   commit(storage);
   storages_.release(&storage);

@@ -1,8 +1,8 @@
 // The graph of ops and storages: who made what, from what.
 //
-// A storage lives while somebody outside holds it, somebody claims it, or a recorded op reads it. An op lives while one
-// of its outputs does. Releases are queued and worked off in small portions, without recursion, so that dropping a
-// graph of any depth neither overflows the stack nor causes a pause.
+// A storage lives while the program holds it, something claims it, or a recorded op reads it. An op
+// lives while one of its outputs does. Dead ops are queued and released in small portions, without
+// recursion: dropping a graph of any depth neither overflows the stack nor causes a pause.
 #pragma once
 
 #include <deque>
@@ -20,35 +20,37 @@ namespace coop {
 
 class Lineage {
  public:
-  // `forget` is told of every storage that ceases to exist, `drop` of every op.
+  // `forget` is called for every storage that dies, `drop` for every op.
   Lineage(Stamps& stamps, Cost& cost, std::function<void(Storage&)> forget, std::function<void(Op&)> drop);
   ~Lineage();
   Lineage(const Lineage&) = delete;
   Lineage& operator=(const Lineage&) = delete;
 
   Storage* make_storage(Bytes bytes);
-  // Outputs may contain null for results that are nobody's storage.
+  // Outputs may contain null for results that have no storage.
   Op* make_op(void* recipe, Seconds cost, std::span<Storage* const> inputs, std::span<Storage* const> outputs,
               InPlace in_place);
 
-  // A new storage takes over recipe and consumers: the old version of one that has been overwritten.
+  // For a storage that has been overwritten: makes its old version, which takes over the recipe and
+  // the consumers.
   Storage* split(Storage& storage);
   void commit(Storage& storage);
-  // To be called whenever a storage may have become unused.
+  // Forgets the storage if it is unused. To be called whenever that may be so.
   void reconsider(Storage& storage);
   // Releases at most `portion` ops whose outputs are all gone. True when none are left.
   bool sweep(std::size_t portion);
 
-  // Everything that outside holders could need the present value of this storage for: held, pinned or locked storages
-  // that depend on it through storages that are none of these. Returns how many ops it looked at: with more than `most`
-  // it gives up.
+  // Finds the storages for which the present value of this one may be needed: held, pinned or
+  // locked ones that depend on it through storages that are none of these. Returns how many ops it
+  // visited; beyond `most` it gives up.
   std::size_t held_dependents(Storage& storage, std::vector<Storage*>& found, std::size_t most = SIZE_MAX);
-  // How many ops lie behind a storage through storages that nobody holds, its own included; counted up to `most` + 1.
+  // The length of a storage's trail: the ops behind it through storages that nobody holds, its own
+  // included. Counts up to `most` + 1.
   std::size_t trail(const Storage& storage, std::size_t most);
-  // The ops that bring these back, as far as they are absent, in an order in which they can run.
+  // The ops that recompute the goals that are evicted, in an order in which they can run.
   void missing(std::span<Storage* const> goals, std::vector<Op*>& order);
-  // The bytes that each of these has to have at once to run, absent inputs brought back one after the other (Sethi and
-  // Ullman's numbers, in bytes).
+  // Sets each op's `need`: the bytes that it needs at once if its absent inputs are brought back
+  // one after the other (Sethi and Ullman's numbers, in bytes).
   void find_needs(std::span<Op* const> order);
 
   std::size_t storages() const { return storages_.size(); }

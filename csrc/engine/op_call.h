@@ -1,14 +1,14 @@
-// The protocol around an op: what a driver tells the engine, and in which order. The torch hook, the trace player and
-// the tests' driver all go through it.
+// The protocol around an op: what a driver tells the engine, and in which order. The torch hook,
+// the trace player and the tests' driver all go through it.
 //
 //     call.begin(engine, name)          a plan may have something to do before the op
 //     call.add(storage, ...)            what it reads and writes, each storage once
-//     call.enter()                      what it overwrites is safe to overwrite (rule 5); operands are back, and locked
-//                                       (rule 3)
-//     call.copy_written()               copy on write, if that is how versions are kept
-//     call.run(...)                     the kernel; if there is no room, memory is packed, then emptied, and it runs
-//                                       once more
-//     call.record(...) or overwritten() the op is lineage, or what it wrote to is a source now
+//     call.enter()                      rule 5 holds for what it overwrites; operands are resident
+//                                       and locked (rule 3)
+//     call.copy_written()               without Options::in_place: copy on write
+//     call.run(...)                     the kernel; if there is no room, memory is packed, then
+//                                       emptied, and the kernel runs once more
+//     call.record(...) or overwritten() the op is recorded, or what it wrote to is a source now
 //     call.leave()
 //     call.ran(cost, made)
 //
@@ -27,7 +27,7 @@ namespace coop {
 
 class OpCall {
  public:
-  // Update: written to, but not part of its recipe, such as the statistics of a batch norm.
+  // `update`: written to, but no part of the recipe, such as the statistics of a batch norm.
   enum class Access : std::uint8_t { read, write, update };
 
   void begin(Engine& engine, std::string_view name) {
@@ -40,7 +40,8 @@ class OpCall {
     engine_->before_planned(name);
   }
 
-  // True: it was not known before. `parameter`: it stays.
+  // True: the storage was not an operand before. `parameter`: it is no source that passes by (see
+  // recordable).
   bool add(Storage& storage, Access access, bool parameter) {
     const bool fresh = storage.slot >= operands_.size() || operands_[storage.slot] != &storage;
     if (fresh) {
@@ -58,7 +59,7 @@ class OpCall {
   const std::vector<Storage*>& operands() const { return operands_; }
   const std::vector<Storage*>& written() const { return written_; }
   const std::vector<Storage*>& updated() const { return updated_; }
-  // The one storage that it writes to; null: none, or several.
+  // The one storage that the op writes to; null: none, or several.
   Storage* target() const { return written_.size() == 1 ? written_[0] : nullptr; }
 
   void enter() {
@@ -74,16 +75,17 @@ class OpCall {
     engine_->overwriting(written_);
     engine_->overwriting(updated_);
   }
-  // All that comes before entering is done.
+  // Everything before entering is done: rule 5 holds for what the op overwrites.
   bool entering() const { return entering_; }
   // The op does not run.
   void give_up() {
     for (Storage* storage : operands_) engine_->reconsider(*storage);
   }
 
-  // Whether the lineage can tell how what it writes is made. A storage that is updated in place from a source that passes
-  // by, as an optimizer's moments are from gradients, would keep that and all that came before it: it becomes a source
-  // instead. So does a long chain of versions, and what lies too deep.
+  // Whether the op can be recorded. A storage that is updated in place from a source that passes by
+  // (an optimizer's moments from a gradient) would keep that source and everything before it alive:
+  // it becomes a source instead. So does the end of a long chain of versions, or of a lineage that
+  // is too deep.
   bool recordable() const {
     const Options& options = engine_->options();
     const Storage* target = this->target();
@@ -91,7 +93,8 @@ class OpCall {
     return options.evict && (written_.empty() || renamed) && !engine_->too_deep(operands_);
   }
 
-  // Without recomputable in-place. `copied` is told of each storage that has moved to a copy.
+  // For runs without Options::in_place. `copied` is called for each storage that has moved to a
+  // copy.
   template <typename Copied>
   void copy_written(Copied copied) {
     if (engine_->options().in_place) return;
@@ -100,7 +103,7 @@ class OpCall {
       drop_old();
       with_rescues([&] { old_ = engine_->copy_on_write(*storage); }, [] { return true; },
                    [&](Shortage& shortage, bool) {
-                     Bytes copies = 0;  // this one and those that come after it
+                     Bytes copies = 0;  // of this storage and of those after it
                      for (const Storage* other : written_) copies += has_to_be_copied(*other) ? other->bytes : 0;
                      shortage.enough = std::max(shortage.enough, engine_->enough_for(operands_) + copies);
                    });
@@ -108,13 +111,14 @@ class OpCall {
     }
   }
 
-  // `undo`: makes as if the kernel had not run; false: that cannot be. `failed`: told of the shortage that is thrown, and
-  // whether it was undone.
+  // `undo` restores the state before the kernel ran; false: that is impossible. `failed` gets the
+  // shortage that is thrown, and whether the kernel was undone.
   template <typename Kernel, typename Undo, typename Failed>
   void run(Kernel kernel, Undo undo, Failed failed) {
     with_rescues(kernel, undo, failed);
   }
-  // No kernel runs now: operands stay, but may be moved.
+  // No kernel is running: the operands are pinned instead of locked while room is made, so that
+  // they may be moved.
   void rescue(void (Engine::*make_room)()) {
     for (Storage* storage : operands_) engine_->pin(*storage);
     engine_->leave(operands_);
@@ -123,7 +127,8 @@ class OpCall {
     for (Storage* storage : operands_) engine_->unpin(*storage);
   }
 
-  // In place, the first output is the target; and the first edge, on_old, stands for its old version.
+  // For an in-place op the first output is the target. With on_old, the first edge is its old
+  // version.
   void record(void* recipe, Seconds cost, std::vector<Storage*>& edges, std::span<Storage* const> outputs,
               InPlace in_place) {
     if (in_place != InPlace::no) {
@@ -134,9 +139,9 @@ class OpCall {
     engine_->record(recipe, cost, edges, outputs, in_place);
     drop_old();
   }
-  // What was recomputable and has been overwritten is a source now.
+  // The op is not recorded: the storages that it wrote to are sources now.
   void overwritten() {
-    engine_->overwriting(written_);  // ops inside this one may have committed them
+    engine_->overwriting(written_);  // ops inside this one may have committed them: their copies are stale
     engine_->overwriting(updated_);
     split_all(written_);
     split_all(updated_);
@@ -148,10 +153,10 @@ class OpCall {
     engine_->after_planned(made, written_);
   }
 
-  static constexpr Bytes kByValueLimit = 64;  // sources up to this size are part of a recipe
+  static constexpr Bytes kByValueLimit = 64;  // sources up to this size are copied into the recipe
 
  private:
-  // An op around this one may know its address.
+  // If it is locked more than once, an op around this one knows its address: no copy.
   static bool has_to_be_copied(const Storage& storage) { return storage.producer && storage.claims.locks <= 1; }
 
   template <typename Work, typename Undo, typename Failed>
@@ -181,11 +186,11 @@ class OpCall {
   }
 
   Engine* engine_ = nullptr;
-  // Distinct. Their memory is used over and over.
+  // Each storage once. The vectors keep their memory from op to op.
   std::vector<Storage*> operands_;  // locked while the op runs
   std::vector<Storage*> written_, updated_;
-  Storage* old_ = nullptr;  // the old version of what was copied
-  bool passing_ = false;    // reads a source that is no parameter: a gradient, a batch
+  Storage* old_ = nullptr;  // the old version of the storage that was copied last
+  bool passing_ = false;    // the op reads a source that is no parameter: a gradient, a batch
   bool entering_ = false;
 };
 

@@ -1,4 +1,4 @@
-// What the user may choose. Each part of Coop has a switch of its own, for ablation.
+// What the user may choose. Each part of Coop can be switched off, for ablation.
 #pragma once
 
 #include <string>
@@ -53,7 +53,7 @@ struct Options {
   COOP_OPTIONS(COOP_OPTION)
 #undef COOP_OPTION
 
-  // One run of neighbours leaves at a time, and is large enough.
+  // Victims of one request are one run of neighbours that is large enough.
   bool windows() const { return window && policy == "coop"; }
 };
 

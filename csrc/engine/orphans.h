@@ -1,7 +1,8 @@
-// Sources that nobody holds and recorded ops read: they are there for the lineage alone.
+// Orphans: sources that nobody holds but recorded ops read. They exist for the lineage alone.
 //
-// They are looked at again and again, in case they can go: young ones once, the others in turn, a few recorded ops' worth of
-// looking with each op that runs. A look that takes too long is given up, and what a long one took is saved up again.
+// They are checked again and again, in case they can go: new ones once after each op, the others in
+// turn. Each op that runs pays for visiting a few recorded ops. A check that visits too many ops
+// gives up, and the next ones wait until it has been paid for.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +15,7 @@ namespace coop {
 
 class Orphans {
  public:
-  static constexpr std::ptrdiff_t kMost = 4096;  // ops that are looked at for one of them
+  static constexpr std::ptrdiff_t kMost = 4096;  // ops visited for one orphan
 
   bool empty() const { return all_.empty(); }
   Bytes bytes() const { return bytes_; }
@@ -29,7 +30,7 @@ class Orphans {
     ++young_;
   }
 
-  // The last one takes its place.
+  // The last of the list takes its place.
   void remove(Storage& source) {
     if (!source.review.orphan) return;
     Storage* last = all_.back();
@@ -50,7 +51,8 @@ class Orphans {
     for (Storage* source : all_) visit(*source);
   }
 
-  // `look` returns how many ops it looked at, at most one more than it is told to. It must not add or remove any.
+  // `look` gets an orphan and a limit. It returns how many ops it visited, at most one more than
+  // the limit, and must not add or remove orphans.
   template <typename Look>
   void tend(Look look) {
     constexpr std::ptrdiff_t kPerOp = 4, kShort = 64;
@@ -65,7 +67,7 @@ class Orphans {
  private:
   std::vector<Storage*> all_;
   Bytes bytes_ = 0, most_bytes_ = 0;
-  std::size_t young_ = 0;  // at the end of the list: since the last op
+  std::size_t young_ = 0;  // how many at the end of the list are new since the last op
   std::size_t next_ = 0;
   std::ptrdiff_t credit_ = 0;
 };

@@ -15,8 +15,8 @@ std::map<std::string, MakePolicy>& registered() {
   return all;
 }
 
-// Of what leaves of a run: what that costs; whether a source is among it that has to be written first, or what is
-// wanted.
+// The storages of a run that leave: their cost, whether one is a source that has to be written
+// first, and whether one is wanted.
 struct Leaving {
   Seconds cost = 0;
   bool unwritten = false, wanted = false;

@@ -1,12 +1,13 @@
 // Policies: which neighbouring blocks leave for this request?
 //
-// A policy sees the arena and the prices, and names one run of blocks. The engine evicts what may leave in it, slides
-// what may only move to its low edge, and asks again until the hole is large enough. Coop names a run that is large
-// enough at once; DTR, DTE, DELTA and LRU name one storage at a time.
+// A policy sees the arena and the prices and names one run of blocks. The engine evicts the
+// storages in it that may leave, slides those that may only move to its low edge, and asks again
+// until the hole is large enough. Coop names a run that is large enough at once; DTR, DTE, DELTA
+// and LRU name one storage at a time.
 //
-// A new policy is one file: a class, and a line that registers it (policy_lru.cpp is the shortest). `coop.POLICIES` in
-// src/coop/policies.py has a line for it, with the switches that belong to it. It passes the conformance suite by being
-// registered: tests/conformance.
+// A new policy is one file: a class, and a line that registers it (policy_lru.cpp is the shortest).
+// It also gets a line in `coop.POLICIES` (src/coop/policies.py), with the switches that belong to
+// it. The conformance suite (tests/conformance) runs every registered policy.
 #pragma once
 
 #include <memory>
@@ -20,17 +21,17 @@ namespace coop {
 class Policy {
  public:
   virtual ~Policy() = default;
-  // None: there is nothing that may leave.
+  // An empty run: nothing may leave.
   virtual Run choose(SearchContext& context, Bytes needed) = 0;
 };
 
-// What the policy chooses, or else the cheapest window. What waiting ops will read leaves only if nothing else can; or
-// instead of a source that has to be written, which would be waited for twice, now and soon, if that costs more.
+// What the policy chooses, or else the cheapest window. A wanted storage leaves only if nothing
+// else can, or if that is cheaper than a source that has to be written first.
 Run find_room(Policy& policy, SearchContext& context, Bytes needed);
 
 using MakePolicy = std::unique_ptr<Policy> (*)(const Options& options);
 
-// A global object of this type makes a policy known.
+// A global object of this type registers a policy.
 struct RegisterPolicy {
   RegisterPolicy(const char* name, MakePolicy make);
 };
@@ -40,7 +41,7 @@ std::vector<std::string> policy_names();
 // Throws std::invalid_argument for a name that is not registered.
 std::unique_ptr<Policy> make_policy(const Options& options);
 
-// Evicts the storage of least score, one at a time.
+// Evicts the storage with the lowest score, one at a time.
 template <typename Score>
 class OneAtATime final : public Policy {
  public:

@@ -1,4 +1,5 @@
-// DELTA (2022): the largest times the stalest first, its filter. Which way it leaves, its director, is every policy's:
+// DELTA (2022). Its filter: the storage with the largest product of size and staleness leaves
+// first. Its director, which chooses between swapping and recomputing, is shared by all policies:
 // leaves_with_bytes.
 #include <algorithm>
 

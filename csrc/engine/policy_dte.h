@@ -1,4 +1,4 @@
-// DTE's score (MegTaiChi, 2022): as DTR's, with the free neighbours' bytes counted in.
+// DTE's score (MegTaiChi, 2022): like DTR's, but the size includes the free neighbours.
 #pragma once
 
 #include "engine/search.h"

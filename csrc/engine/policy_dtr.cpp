@@ -1,4 +1,4 @@
-// DTR (ICLR 2021): the least projected cost over size and staleness.
+// DTR (ICLR 2021): the lowest projected cost over size and staleness leaves first.
 #include "engine/policy.h"
 
 namespace coop {

@@ -1,4 +1,4 @@
-// Least recently used first.
+// LRU: the least recently used storage leaves first.
 #include "engine/policy.h"
 
 namespace coop {

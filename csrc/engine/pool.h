@@ -1,5 +1,5 @@
-// Objects of one type, recycled: allocation and release are a few instructions, addresses never change.
-// Under the address sanitizer, released objects are out of bounds.
+// Objects of one type, recycled: allocation and release are a few instructions, addresses never
+// change. Under the address sanitizer, released objects are out of bounds.
 #pragma once
 
 #include <cstddef>
@@ -43,7 +43,7 @@ class Pool {
     Slot* next;
     alignas(T) unsigned char bytes[sizeof(T)];
   };
-  // All but the link.
+  // Poisons all of a free slot but its link.
   static void forbid([[maybe_unused]] T* object, [[maybe_unused]] bool on) {
 #if defined(__SANITIZE_ADDRESS__)
     auto* bytes = reinterpret_cast<unsigned char*>(object);

@@ -1,7 +1,9 @@
-// Memory that the engine keeps for its own records, so that none of its steps ends half done for want of a few bytes.
+// Memory that the engine holds back for its own records, so that no operation ends half done
+// because a few bytes are missing.
 //
-// When operator new finds nothing, here or anywhere in the process, it is given the reserve and goes on. The next call into the
-// engine asks for the reserve again, before it has done anything; if that is not to be had, it throws std::bad_alloc: rule 8.
+// When operator new finds no memory, in the engine or anywhere in the process, the reserve is freed
+// and operator new tries again. The next call into the engine refills the reserve before it does
+// anything else. If that fails, it throws std::bad_alloc: rule 8.
 #pragma once
 
 #include <atomic>
@@ -11,10 +13,10 @@ namespace coop {
 
 class Reserve {
  public:
-  static constexpr std::size_t kBytes =
-      4 << 20;  // more than one call ever takes; never touched, so it is address space only
+  static constexpr std::size_t kBytes = 4 << 20;  // more than one call takes; only address space
 
-  // From the first engine on, to the end of the process: what is installed behind it is asked after it.
+  // Installed by the first engine, until the process ends. A handler that was installed before is
+  // called when the reserve is empty.
   static void install() {
     static const bool once = [] {
       before_ = std::get_new_handler();
@@ -24,7 +26,7 @@ class Reserve {
     }();
     static_cast<void>(once);
   }
-  // Where a call begins.
+  // To be called at the beginning of a call into the engine.
   static void require() {
     if (!memory_.load(std::memory_order_relaxed)) [[unlikely]]
       refill();

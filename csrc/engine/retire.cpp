@@ -1,4 +1,4 @@
-// The end of a scope: everything that somebody holds leaves the arena with its bytes.
+// The end of a scope.
 #include <stdexcept>
 #include <utility>
 
@@ -6,13 +6,13 @@
 
 namespace coop {
 
-// Everything that somebody holds and is resident leaves the arena with its bytes.
+// Moves every storage that is held and resident out of the arena, with its bytes.
 void Engine::evacuate_all(std::vector<Storage*>& outside) {
   transfers_.finish_all();
   std::vector<Storage*> leaving;
   for (Block* block = arena_.first(); block; block = block->next) {
     Storage* storage = block->storage;
-    // What is locked is read now, by an op of another thread.
+    // A locked storage is in use by an op of another thread.
     if (storage && storage->held && storage->movable()) leaving.push_back(storage);
   }
   for (Storage* storage : leaving) {
@@ -43,12 +43,12 @@ std::size_t Engine::retire(Bytes spare) {
   evacuate_all(outside);
   std::size_t lost = 0;
   const auto give_up = [&](Storage& storage) {
-    if (storage.held) walk_.abandon(storage);  // else it is the lost one itself
+    if (storage.held) walk_.abandon(storage);  // else it was abandoned when it was found lost
     outside.push_back(&storage);
     ++lost;
   };
   while (!blocks_.held_absent().empty()) {
-    // The shallowest first: what is made from it finds it outside already, and needs no room for it.
+    // The shallowest first: its consumers then find it outside the arena, and need no room for it.
     const auto& absent = blocks_.held_absent();
     Storage& storage = **std::min_element(absent.begin(), absent.end(), [](auto* a, auto* b) {
       const auto depth = [](const Storage* one) { return one->producer ? one->producer->depth : 0; };
@@ -57,7 +57,7 @@ std::size_t Engine::retire(Bytes spare) {
     try {
       walk_.bring_back(storage);
     } catch (const std::logic_error& error) {
-      checks_.broken(error.what());  // told when the scope has been closed
+      checks_.broken(error.what());  // thrown when the scope has been closed
       if (storage.resident()) continue;
       transfers_.set_lost(storage);
       give_up(storage);

@@ -10,8 +10,8 @@ namespace coop {
 
 namespace {
 
-constexpr double kForgetting = 0.998;  // of the price, with each search
-constexpr double kJump = 2;            // that it may make
+constexpr double kForgetting = 0.998;  // decay of the price with each search
+constexpr double kJump = 2;            // the price rises at most by this factor at a time
 
 class Watch {
  public:
@@ -60,7 +60,7 @@ SearchContext Room::context(Side side) {
           .may_take_wanted = may_take_wanted_ && !planned()};
 }
 
-// No hole is large enough.
+// Called when no hole is large enough: makes one.
 Block* Room::make(Bytes bytes, Side side) {
   const Watch all;
   const Bytes needed = arena_.round(bytes);
@@ -78,9 +78,9 @@ Block* Room::make(Bytes bytes, Side side) {
       if (hole && hole->bytes >= needed) {
         block = arena_.take(hole, needed, side);
       } else if (!hole) {
-        block = arena_.allocate(bytes, side);  // others may have made room meanwhile
+        block = arena_.allocate(bytes, side);  // another thread may have made room meanwhile
       }
-    } else if (transfers_.any()) {  // what is under way may be in the way
+    } else if (transfers_.any()) {  // blocks of transfers cannot be evicted until they are done
       transfers_.finish_all();
       context.clock = clock_;
       block = arena_.allocate(bytes, side);
@@ -95,11 +95,11 @@ Block* Room::make(Bytes bytes, Side side) {
   return block;
 }
 
-// What the search has paid.
+// Remembers what the search paid.
 void Room::remember(const SearchContext& context) {
   const double before = last_.per_byte;
   last_ = context.found;
-  if (context.wanted_too) last_.per_byte = before;  // what is wanted has no price
+  if (context.wanted_too) last_.per_byte = before;  // scores of wanted storages are no prices
   price_ *= kForgetting;
   if (last_.known() && !context.wanted_too) {
     price_ = std::max(price_, price_ > 0 ? std::min(last_.per_byte, kJump * price_) : last_.per_byte);

@@ -1,6 +1,8 @@
-// Making room: a hole if there is one; else the policy says what leaves, and what stays slides to its edge.
+// Making room: a hole if there is one; else the policy chooses a run of blocks, whose storages
+// leave or slide to its edge.
 //
-// Packing and compaction are for ops that have found no room even so. A shortage says honestly why.
+// Packing and compaction are for ops that have found no room even so. A Shortage says why there is
+// none.
 #pragma once
 
 #include <atomic>
@@ -15,13 +17,13 @@
 
 namespace coop {
 
-// A plan in force has a place for what is allocated now, and a use for everything.
+// A plan in force: it may have a place for what is allocated now.
 class PlannedPlaces {
  public:
   virtual ~PlannedPlaces() = default;
-  // A raw block; null: the plan has none, or that is taken.
+  // A raw block; null: the plan has no place for it, or the place is taken.
   virtual Block* block_for(Bytes bytes, Side side) = 0;
-  // The program does what was planned.
+  // The program is following the plan.
   virtual bool under_way() const = 0;
 };
 
@@ -33,32 +35,33 @@ class Room {
   // A raw block. Throws Shortage.
   Block* take(Bytes bytes, Side side);
 
-  // Where the outputs of the op that runs next should go. Other threads may allocate while it is prepared.
+  // Where the outputs of the op that runs next should go. Atomic, because other threads may
+  // allocate meanwhile.
   void expect(Side side) { side_.store(side, std::memory_order_relaxed); }
   Side side() const { return side_.load(std::memory_order_relaxed); }
   Side side_of(double density) const { return options_.partition ? density_.side(density) : Side::low; }
   DensityClasses& density() { return density_; }
 
-  // What stays is packed at the low end.
+  // Slides every storage that may be moved towards the low end.
   void pack();
-  // What can leave leaves, and the rest is packed.
+  // Evicts every storage that can leave, then packs the rest.
   void compact(bool wanted_too);
 
-  // For whoever chooses what leaves himself.
+  // For a caller that chooses itself what leaves.
   SearchContext context(Side side);
   Policy& policy() { return *policy_; }
-  // Empties a run of blocks: what stays slides to the low edge. Returns the hole; null: something could not leave after
-  // all, or others have been in the engine.
+  // Empties a run of blocks; storages that stay slide to its low edge. Returns the hole; null: a
+  // storage could not leave after all, or another thread has been in the engine.
   Block* clear(Run run, SearchContext& context);
 
   Shortage shortage(Bytes needed) const;
-  // Time spent making room so far: not part of any op's cost.
+  // Time spent making room so far. It is not part of any op's cost.
   Seconds seconds() const { return seconds_.load(std::memory_order_relaxed); }
-  // Of a byte for a second: the most that searches have paid of late.
+  // The price of one byte for one second: the most that recent searches have paid.
   double price() const { return price_; }
   double fragmentation() const;
 
-  // What is wanted may leave instead of what has to be written.
+  // Whether a wanted storage may leave instead of a source that has to be written first.
   void let_wanted_leave(bool on) { may_take_wanted_ = on; }
   void follow(PlannedPlaces* plan) { plan_ = plan; }
   bool planned() const { return plan_ && plan_->under_way(); }
@@ -83,7 +86,7 @@ class Room {
   DensityClasses density_;
   std::atomic<Side> side_ = Side::low;
   std::atomic<Seconds> seconds_ = 0;
-  SearchPrice last_;  // what the last search has paid
+  SearchPrice last_;  // what the last search paid
   double price_ = 0;
   bool may_take_wanted_ = true;
   double fragmentation_sum_ = 0;

@@ -1,4 +1,4 @@
-// The order of a simple schedule, and what it takes.
+// The order of a simple schedule, and the bytes that it needs.
 #include "engine/schedule.h"
 
 #include <algorithm>
@@ -17,21 +17,22 @@ Schedule::Schedule(std::span<Storage* const> goals, From from, Bytes alignment) 
   measure(goals);
 }
 
-// It has to be made.
+// It has to be recomputed.
 bool Schedule::absent(const Storage& storage) const {
   if (!storage.producer) return false;
   if (from_ == From::now) return storage.evicted();
   return !storage.foreign && !storage.claims.exposed && !storage.claims.pins;
 }
 
-// It has to be read.
+// It has to be read from the tier.
 bool Schedule::outside(const Storage& storage) const {
   if (from_ == From::now) return storage.absent() && storage.copy.page;
   return !storage.producer && !storage.foreign && !storage.claims.exposed && !storage.claims.pins &&
          storage.swappable();
 }
 
-// Without recursion: lineages are long.
+// Depth first, without recursion, because lineages are long. `by_need`: the input with the largest
+// need first.
 void Schedule::find_order(std::span<Storage* const> goals, bool by_need) {
   struct Visit {
     Op* op;
@@ -85,7 +86,7 @@ void Schedule::find_need(Op& op) {
 }
 
 void Schedule::measure(std::span<Storage* const> goals) {
-  auto left = uses_;  // uses to come
+  auto left = uses_;  // uses that are still to come
   std::unordered_set<const Storage*> made;
   Bytes kept = 0;
   const auto reach = [&](Bytes bytes, Bytes scratch) {
@@ -97,11 +98,11 @@ void Schedule::measure(std::span<Storage* const> goals) {
     for (std::uint32_t i = 0; i < op->inputs_count; ++i) {
       if (const Storage* input = op->inputs()[i].storage; outside(*input)) read += round(input->bytes);
     }
-    // Each output has a block of its own.
+    // Each output has a block of its own, and each is rounded up.
     Bytes fresh = round(op->output_bytes) + alignment_ * op->outputs_count;
     if (op->in_place == InPlace::on_old) {
       const Storage* old = op->inputs()->storage;
-      if (left[old] == 1 && made.contains(old) && !old->held) fresh -= round(op->target_bytes);  // works on its bytes
+      if (left[old] == 1 && made.contains(old) && !old->held) fresh -= round(op->target_bytes);  // taken over
     }
     reach(kept + read + fresh, op->scratch);
     for (std::uint32_t i = 0; i < op->outputs_count; ++i) {

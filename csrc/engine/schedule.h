@@ -1,8 +1,9 @@
-// A simple schedule: the ops that bring storages back, each run once, and the bytes that it takes.
+// A simple schedule: the ops that bring storages back, each run once, and the bytes that they need.
 //
-// Depth first, what takes the most room before the rest. A storage is kept from the moment it is made until the last op
-// that reads it has run; a goal, to the end. What lies outside the arena is read for each op that needs it. So the bytes
-// that are held at once are known before the first op runs: the proof that a budget is enough.
+// It is depth first; the input that needs the most room comes first. A storage is kept from when it
+// is made until the last op that reads it has run; a goal, to the end. Swapped storages are read
+// again for each op that needs them. So the most bytes that are needed at once are known before the
+// first op runs: this proves that a budget is enough.
 #pragma once
 
 #include <span>
@@ -15,20 +16,21 @@ namespace coop {
 
 class Schedule {
  public:
-  // From what is resident now, all that could leave having left; or from scratch: as if all had left that ever can.
+  // `now`: from what is resident now, after everything that can leave has left. `scratch`: as if
+  // everything had left that ever can.
   enum class From : std::uint8_t { now, scratch };
 
   Schedule(std::span<Storage* const> goals, From from, Bytes alignment);
 
   const std::vector<Op*>& order() const { return order_; }
-  // Ops of the schedule that read it, and one more if it is a goal.
+  // How many ops of the schedule read the storage, plus one if it is a goal.
   std::uint32_t uses(const Storage& storage) const {
     const auto found = uses_.find(&storage);
     return found == uses_.end() ? 0 : found->second;
   }
-  // At once, beyond what cannot leave.
+  // The most bytes needed at once, besides what cannot leave.
   Bytes most() const { return most_; }
-  // The same, with the scratch that the ops were seen to take.
+  // The same, plus the scratch that the ops took when they ran.
   Bytes most_with_scratch() const { return most_with_scratch_; }
 
  private:

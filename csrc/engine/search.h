@@ -1,4 +1,4 @@
-// What a policy may look at, and what it says of a storage.
+// What a policy may look at, and how storages are priced.
 #pragma once
 
 #include <limits>
@@ -9,10 +9,10 @@
 
 namespace coop {
 
-// What the last search has paid. A move should serve as long as what left had been idle, and the bytes of what is moved
-// are not gained.
+// What the last search paid. It prices moves: a move should pay off for as long as the storages
+// that left had been idle, and the bytes of a moved storage are not gained.
 struct SearchPrice {
-  Seconds staleness = 0;                                      // mean, of what left
+  Seconds staleness = 0;                                      // mean staleness of the storages that left
   double per_byte = std::numeric_limits<double>::infinity();  // infinite: not known
 
   bool known() const { return per_byte != std::numeric_limits<double>::infinity(); }
@@ -22,34 +22,36 @@ struct SearchContext {
   const Options& options;
   Arena& arena;
   Cost& cost;
-  Side side = Side::low;             // where the request would like to lie
+  Side side = Side::low;             // where the request should lie
   Clock clock = {};                  // when the request was made
-  double read_rate = 1;              // bytes per second that come back from outside
-  SearchPrice price = {};            // by which moves are priced
-  SearchPrice found = {};            // for the next search
-  bool may_take_wanted = true;       // instead of a source that would have to be written first
-  bool wanted_too = false;           // what waiting ops will read may leave; else it is only moved, like what is pinned
-  bool unwritten_too = true;         // sources may leave whose bytes have to be written first
+  double read_rate = 1;              // bytes per second that are read from the tier
+  SearchPrice price = {};            // paid by the last search: prices moves
+  SearchPrice found = {};            // paid by this search
+  bool may_take_wanted = true;       // a wanted storage may leave instead of a source that must be written
+  bool wanted_too = false;           // wanted storages may leave; else they may only be moved
+  bool unwritten_too = true;         // sources may leave that have to be written first
   bool windows = options.windows();  // one run of neighbours leaves at a time
 
   bool may_leave(const Storage& storage) const {
     return storage.evictable(wanted_too) && (unwritten_too || storage.producer || storage.copy.page);
   }
 
-  // Of the cheapest way out, and back. What is wanted would be read at once, and waited for.
+  // The cost of the cheaper way out and back. A wanted storage would be read back at once, and the
+  // program would wait for all of it.
   Seconds cost_of_leaving(Storage& storage);
   // Coop's and DTR's score: cost over idle time.
   double score(Storage& storage);
-  // More than anything that nobody waits for; and the deeper, the more: where so much is missing, an activation is
-  // recomputed from the layer below, but a gradient from the whole network.
+  // The score of a wanted storage: higher than that of any other, and higher for deeper ones. When
+  // so much is missing, an activation can be recomputed from the layer below, but a gradient only
+  // from the whole network.
   static double score_of_wanted(const Storage& storage);
   double cost_of_moving(const Storage& storage) const;
-  // Whether a storage of a run is moved to its edge instead of leaving: it cannot leave, or is expensive and quickly
-  // moved.
+  // Whether a storage of a run is moved to the run's edge instead of leaving: it cannot leave, or
+  // it is expensive and cheap to move.
   bool moves_aside(Storage& storage);
 };
 
-// Whether a storage that leaves takes its bytes with it: it cannot be made again, or not so cheaply.
+// Whether a storage that leaves is swapped out: it cannot be recomputed, or swapping is cheaper.
 bool leaves_with_bytes(Cost& cost, Storage& storage);
 
 }  // namespace coop

@@ -8,7 +8,8 @@
 
 namespace coop {
 
-// Bytes that left did not come back, and cannot be made again. The program can go on without them.
+// A storage that was swapped out did not come back and cannot be recomputed. The program can go on
+// without it.
 struct Lost : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -23,14 +24,14 @@ struct Shortage : std::exception {
   Bytes pinned = 0;   // by the user, or waiting for a recomputation
   Bytes sources = 0;  // cannot be recomputed
   Bytes exposed = 0;  // a pointer to them is known outside
-  Bytes enough = 0;   // a budget that would have served
+  Bytes enough = 0;   // a budget that would have been enough
   Bytes kept = 0;     // sources that are resident now
-  Bytes working = 0;  // the most that one op has needed so far, beyond sources
-  Bytes read = 0;     // operands of the op, all of them
+  Bytes working = 0;  // the most that one op has needed so far besides sources
+  Bytes read = 0;     // bytes of all operands of the op
   std::size_t operands = 0;
-  bool swaps = false;       // sources may leave with their bytes
-  bool whole = false;       // `enough` is for all that the op does; else for as far as it has come, at least
-  bool in_circles = false;  // there would be room for each storage in turn, but not for what is needed together
+  bool swaps = false;       // swapping is on: sources may leave
+  bool whole = false;       // `enough` covers the whole op; else only the part that has run
+  bool in_circles = false;  // each storage fits in turn, but not those needed together
   const char* what() const noexcept override { return "no room in the arena"; }
 };
 

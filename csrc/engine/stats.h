@@ -5,7 +5,8 @@
 
 namespace coop {
 
-// The one list: name, type, default, meaning. Bindings, stub and Python's coop.Stats follow from it.
+// The one list: name, type, default, meaning. Bindings, stub and Python's coop.Stats follow from
+// it.
 #define COOP_STATS(X)                                                                                   \
   X(budget, Bytes, 0, "The bytes allowed; the size of the arena.")                                      \
   X(in_use, Bytes, 0, "Bytes held by the program and by running kernels now.")                          \

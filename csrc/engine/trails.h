@@ -1,13 +1,15 @@
-// The trail of a storage: the recorded ops that lie behind it through storages that nobody holds. As many may have to run
-// again to bring it back, and their records are there for its sake.
+// The trail of a storage: the recorded ops that lie behind it through storages that nobody holds.
+// All of them may have to run again to bring it back, and their records are kept for its sake.
 //
-// A state that is carried from step to step (an average, a random walk, the keys and values of a decoder) leaves a trail as
-// long as the program. So trails are cut: a storage whose trail takes more room outside than the storage does inside, or is
-// longer than anybody should run again, is committed. What autograd holds has short trails, however deep the network is.
+// A state that is carried from step to step (an average, a random walk, the keys and values of a
+// decoder) has a trail as long as the program. So trails are cut: a storage is committed if the
+// records of its trail take more memory than the storage itself, or if its trail is longer than
+// anybody should run again. Storages that autograd holds have short trails, however deep the
+// network is.
 //
-// A trail is counted only if it is old: a younger one may end by itself, as a forward pass without autograd does. Each op knows the oldest op of its trail, or a younger one where a walk gave
-// up: all of the trail was recorded since. That number follows the deaths of storages; it is a guess, and only tells when
-// to count.
+// A trail is counted only if it is old: a younger one may end by itself, like that of a forward
+// pass without autograd. Each op knows the number of the oldest op of its trail, updated as
+// storages die; where an update gave up, the number is too high. It only tells when to count.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +22,7 @@ namespace coop {
 
 class Trails {
  public:
-  // Ops that may lie behind a storage of this size.
+  // The longest trail that a storage of this size may have.
   static std::size_t longest(Bytes bytes) {
     constexpr Bytes kRecord = 1024;  // about what an op, its outputs and its arguments take
     constexpr std::size_t kShort = 64, kLong = 1024;
@@ -33,7 +35,8 @@ class Trails {
     return op && op->number - op->oldest >= kOld;
   }
 
-  // Nobody holds it any more: the trails of what was made from it go on behind it. Returns how many ops it looked at.
+  // The storage is no longer held: the trails of its consumers now include its own. Returns how
+  // many ops it visited.
   std::size_t died(const Storage& storage) {
     if (!storage.producer) return 0;
     constexpr std::size_t kReach = 64;
@@ -61,7 +64,7 @@ class Trails {
     return seen;
   }
 
-  // To be counted, if its trail is old.
+  // Queues the storage to be counted, if its trail is old.
   void consider(Storage& storage) {
     if (storage.review.long_trail || !old(storage)) return;
     storage.review.long_trail = true;
@@ -77,8 +80,8 @@ class Trails {
     to_count_.clear();
   }
 
-  // `count` returns how many ops it looked at. Where too many were looked at of late, a storage has to wait until it is
-  // considered again.
+  // `count` returns how many ops it visited. After too many recent visits the remaining storages
+  // are dropped from the queue until they are considered again.
   template <typename Count>
   void tend(Count count) {
     constexpr std::ptrdiff_t kPerOp = 8, kMost = 4096;

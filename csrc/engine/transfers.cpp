@@ -58,7 +58,8 @@ void Transfers::begin_in(Storage& storage, Block* block) {
   in_.bytes += storage.bytes;
 }
 
-// With the lock open. Whoever else waits for it may have finished it. True: nobody else has been in the engine.
+// Waits with the lock open. Another thread that waits for the same transfer may finish it first.
+// True: no other thread has been in the engine.
 bool Transfers::wait(std::uint32_t ticket) {
   const Seconds now = clock_.now;
   const bool disturbed = gate_.open_while([&] { driver_.wait(ticket, now); });
@@ -78,7 +79,7 @@ bool Transfers::wait_for(Storage& storage) {
   return alone;
 }
 
-// False: it is not done.
+// False: the transfer is not done yet.
 bool Transfers::finish(Underway& transfer) {
   const Transfer result = driver_.finish(transfer.ticket, clock_.now);
   if (!result.done) return false;
@@ -114,7 +115,7 @@ bool Transfers::finish(Underway& transfer) {
     forecast_.learn_from_read(storage, std::min(result.waited / std::max(result.seconds, kShortest), 1.0));
     blocks_.restore(storage, done.block, &result);
     reprice(storage);
-  } else {  // it has to be recomputed, if it can be; else whoever needs it is told
+  } else {  // recompute it if possible; else the op that needs it fails
     blocks_.give_back(done.block);
     drop_copy(storage);
     storage.copy.lost = storage.source();
@@ -141,7 +142,7 @@ bool Transfers::cancel(Storage& storage) {
 
 void Transfers::finish_done() {
   for (std::size_t i = 0; i < underway_.size();) {
-    if (!finish(underway_[i])) ++i;  // else another has taken its place
+    if (!finish(underway_[i])) ++i;  // else the last one has taken its place
   }
 }
 
@@ -165,12 +166,13 @@ Transfers::Written Transfers::write_back(std::span<Storage* const> leaving, Line
   }
   for (Storage* storage : leaving) --storage->claims.pins;
   if (!alone) {
-    for (Storage* storage : leaving) lineage.reconsider(*storage);  // some may have been let go meanwhile
+    for (Storage* storage : leaving) lineage.reconsider(*storage);  // some may have been dropped meanwhile
   }
   return !alone ? Written::disturbed : all ? Written::yes : Written::refused;
 }
 
-// The tier does not take it, until it is used the next time, or there is room again.
+// The tier does not take the storage. It is offered again after its next use, or when the tier has
+// room again.
 void Transfers::refused(Storage& storage) {
   storage.copy.cost = kNever;
   forecast_.wrote_ahead(storage, false);
@@ -193,14 +195,14 @@ void Transfers::hand_over(Storage& storage, Storage& old) {
 void Transfers::overwriting(std::span<Storage* const> written) {
   for (Storage* storage : written) {
     if (!cancel(*storage)) wait_for(*storage);
-    if (!storage->source()) continue;  // a copy of what can be made again stays with the old version
+    if (!storage->source()) continue;  // the old version keeps the copy
     drop_copy(*storage);
     reprice(*storage);
   }
 }
 
 void Transfers::forget(Storage& storage) {
-  if (storage.copy.transit == Transit::in) {  // the page goes when it has been read
+  if (storage.copy.transit == Transit::in) {  // the page is dropped when it has been read
     forecast_.not_outside(storage);
     Underway& transfer = of(storage);
     transfer.page = std::exchange(storage.copy.page, 0);
@@ -221,8 +223,9 @@ bool Transfers::keep_block(Storage& storage) {
 
 // --- prices ------------------------------------------------------------------------------------------------------------
 
-// As much as the last times, or, if there were none, as of other storages. Where the program waits now and then, the
-// link is saturated, and it would wait for more than its share. In any case, what the ops beside it lose.
+// The share of the reading time that the program waited for in earlier steps; if there were none,
+// three times the share for all storages: if the program waits at all, the link is saturated, and
+// one more read costs more than the mean. At least what the ops beside the transfer lose.
 Seconds Transfers::cost_of_reading(const Storage& storage) {
   constexpr double kMore = 3;
   const std::optional<double> own = forecast_.late(storage);

@@ -42,12 +42,12 @@ void Walk::bring_back(std::span<Storage* const> goals) {
     if (shortage.in_circles && shortage.enough <= options_.budget) shortage.enough = options_.budget + shortage.needed;
     throw;
   } catch (const Lost&) {
-    // The callers reconsider the goals; nobody else knows of what they would have been made from.
+    // The callers reconsider the goals, but the lost storage may be an input further up.
     Storage* lost = std::exchange(lost_, nullptr);
     if (std::find(goals.begin(), goals.end(), lost) == goals.end()) lineage_.reconsider(*lost);
     throw;
   }
-  // It came through, but nobody can say that it would the next time: a budget that surely serves is the schedule's.
+  // It succeeded, but might not the next time. A schedule's budget is certain to be enough.
   if (lucky) enough_so_far_ = std::max(enough_so_far_, enough_for(goals));
 }
 
@@ -55,7 +55,7 @@ bool Walk::commit_dependents(Storage& source) {
   std::vector<Storage*> dependents;
   lineage_.held_dependents(source, dependents);
   if (dependents.empty()) return false;
-  const auto reconsider_all = [&] {  // some may have been let go meanwhile
+  const auto reconsider_all = [&] {  // the program may have dropped some meanwhile
     for (Storage* dependent : dependents) lineage_.reconsider(*dependent);
   };
   try {
@@ -76,14 +76,15 @@ bool Walk::commit_dependents(Storage& source) {
 
 // --- a simple schedule -------------------------------------------------------------------------------------------------
 
-// All that could leave has left.
+// To be called after everything that can leave has left.
 bool Walk::schedule_fits(std::span<Storage* const> goals) const {
   return Schedule(goals, Schedule::From::now, options_.alignment).most() <= arena_.free_bytes();
 }
 
-// Nothing is wanted but the goals.
+// To be called when nothing but the goals is wanted.
 void Walk::run_schedule(std::span<Storage* const> goals) {
-  // True: it is here, pinned. False: its bytes outside are no longer what they were, and it has to be made.
+  // Reads a swapped storage. True: it is resident, and pinned. False: its copy was not valid, and
+  // it has to be recomputed.
   const auto read = [&](Storage& storage, Pins& pins) {
     if (storage.absent()) {
       if (!storage.copy.page && !storage.producer) throw_lost(storage);
@@ -91,12 +92,12 @@ void Walk::run_schedule(std::span<Storage* const> goals) {
       room_.compact(true);
       read_now(storage);
     }
-    if (storage.resident()) pins.add(storage);  // also if it happens to be here: reading the next would send it away
+    if (storage.resident()) pins.add(storage);  // also if it was resident: reading the next could evict it
     return storage.resident();
   };
   for (bool again = true; std::exchange(again, false);) {
     const Schedule schedule(goals, Schedule::From::now, options_.alignment);
-    Pins kept;  // until their last op has run; goals, to the end
+    Pins kept;  // each until the last op that reads it has run; goals, to the end
     for (Storage* goal : goals) {
       if (goal->resident()) kept.add(*goal);
     }
@@ -142,7 +143,7 @@ Bytes Walk::enough_for(std::span<Storage* const> goals) {
 
 // --- one op ------------------------------------------------------------------------------------------------------------
 
-// Inputs are resident, and pinned once by the caller.
+// The inputs are resident, and the caller has pinned each of them once.
 void Walk::replay(Op& op, Side side) {
   for (const Edge& edge : op.edges()) {
     if (edge.storage->absent()) throw std::logic_error("rule 3: an operand left before its op ran");
@@ -176,7 +177,7 @@ void Walk::replay(Op& op, Side side) {
     if (!block) continue;
     if (Storage* output = op.outputs()[i]; output && output->copy.transit == Transit::in) transfers_.wait_for(*output);
     Storage* output = op.outputs()[i];
-    if (!output || output->resident()) {  // nobody's any more, or still here
+    if (!output || output->resident()) {  // dead, or still resident
       blocks_.give_back(block);
     } else if (block->bytes < output->bytes) {
       checks_.broken("rule 4: a replay gave less than the op did");
@@ -193,8 +194,8 @@ void Walk::replay(Op& op, Side side) {
   checks_.at_event();
 }
 
-// The bytes an in-place op works on: the old version's own if nobody else waits for it, else a copy of them. As a raw
-// block either way.
+// The raw block that an in-place op works on: the old version's own if nobody else waits for it,
+// else a copy of it.
 Block* Walk::target_of(Op& op) {
   if (op.in_place == InPlace::from_scratch) return room_.take(op.target_bytes, room_.side());
   Storage& old = *op.inputs()[0].storage;

@@ -1,15 +1,17 @@
-// Rematerialising: which ops, in which order, under which pins.
+// Rematerialising: which ops run again, in which order, and what is pinned meanwhile.
 //
-// The walk is depth first, and of several absent inputs the one that takes the most room comes first. What it has
-// brought back for an op that still waits is pinned. Everything else that the missing ops will read is wanted: it leaves
-// only when nothing else can make room, and is brought back once more; then its op waits too. So nothing is recomputed
-// twice where memory allows. Where there is no room even so, memory is packed, then emptied, and a simple schedule takes
-// over if there is room for it (schedule.h). If not, the walk starts anew with everything gone; if it comes to that
-// again, it holds on to nothing but the operands of the op that runs.
+// The walk is depth first; of several absent inputs, the one that needs the most room comes first.
+// A storage that was brought back for a waiting op is pinned. Everything else that the missing ops
+// will read is wanted: it leaves only when nothing else can, and is then brought back once more,
+// with its op waiting too. So nothing is recomputed twice if memory allows.
 //
-// Before each op of the schedule everything leaves that it will not read any more, and the rest is packed. So a budget
-// that holds what cannot leave and the schedule's bytes is enough, whatever happened before: this is what a tip says
-// (decision 16).
+// If there is no room even so, memory is packed, then emptied, and a simple schedule takes over if
+// it fits (schedule.h). If it does not fit, the walk starts anew with everything evicted. If that
+// fails too, it starts once more and pins nothing but the operands of the op that runs.
+//
+// Before each op of the schedule, everything that the schedule no longer reads leaves, and the rest
+// is packed. So a budget is enough if it holds what cannot leave plus the schedule's bytes,
+// whatever happened before. This is the figure in a tip (decision 16).
 #pragma once
 
 #include <span>
@@ -25,28 +27,30 @@ class Walk {
        Lineage& lineage, Forecast& forecast, Blocks& blocks, Transfers& transfers, Room& room, Commits& commits,
        Checks& checks, Stats& counts);
 
-  // Afterwards all goals are resident, and stay so for as long as the lock is held. They stay storages meanwhile, even
-  // if they are let go: it is the caller who reconsiders them.
+  // Afterwards all goals are resident, and stay so while the lock is held. A goal that the program
+  // drops meanwhile stays a storage; the caller reconsiders it.
   void bring_back(std::span<Storage* const> goals);
   void bring_back(Storage& storage) {
     Storage* const goal = &storage;
     bring_back(std::span(&goal, 1));
   }
-  // Begins to read it in, whatever has to leave for it.
+  // Begins to read a swapped storage back. Other storages leave if necessary.
   void fetch(Storage& storage);
-  // Everything alive that would need the present value of a source becomes resident and is committed: rule 5. True:
-  // there was anything to do.
+  // Rule 5: everything alive that would need the present value of a source is brought back and
+  // committed. True: there was something to commit.
   bool commit_dependents(Storage& source);
 
-  // Some thread is bringing something back, and knows records.
+  // Some thread is bringing something back and has pointers to records: do not sweep.
   bool any() const { return walking_ > 0; }
 
-  // A budget in which these can be brought back, whatever has left before: what cannot leave, and a simple schedule.
+  // A budget that is enough to bring these back, whatever is evicted: the bytes that cannot leave,
+  // and those of a simple schedule.
   Bytes enough_for(std::span<Storage* const> goals);
-  // The same, for the walks so far that came through by luck.
+  // The same for the walks so far that succeeded although no schedule fitted.
   Bytes enough_so_far() const { return enough_so_far_; }
 
-  // It is lost: reading it is an error from now on. It keeps its lineage: what was made from it may still come back.
+  // The storage is lost: reading it is an error from now on. It keeps its lineage, because what was
+  // made from it may still come back.
   void abandon(Storage& storage);
 
  private:
@@ -77,7 +81,7 @@ class Walk {
   Stats& counts_;
   int walking_ = 0;
   Bytes enough_so_far_ = 0;
-  Storage* lost_ = nullptr;  // that was found lost just now
+  Storage* lost_ = nullptr;  // the storage that a Lost exception is about
 };
 
 }  // namespace coop

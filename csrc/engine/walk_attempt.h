@@ -1,4 +1,4 @@
-// One bringing back, step by step. Part of walk.cpp, which alone includes it.
+// One call of bring_back, step by step. Part of walk.cpp; no other file includes it.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,8 @@ namespace walking {
 inline Storage* storage_of(Storage* storage) { return storage; }
 inline Storage* storage_of(const Edge& edge) { return edge.storage; }
 
-// The one that takes the most room to bring back: the fewer others are kept meanwhile, the better.
+// The absent storage that needs the most room to bring back. It comes first, because the fewer
+// others are kept then, the better.
 template <typename List>
 Storage* hungriest_absent(const List& list) {
   Storage* found = nullptr;
@@ -27,7 +28,7 @@ Storage* hungriest_absent(const List& list) {
 
 }  // namespace walking
 
-// Pins that end with it.
+// Pins that end with this object.
 class Walk::Pins {
  public:
   Pins() = default;
@@ -57,7 +58,8 @@ class Walk::Pins {
   std::vector<Storage*> storages_;
 };
 
-// One bringing back: what waits, what is on its way, what is kept for it.
+// The state of one call of bring_back: which ops wait, which storages are on their way back, and
+// what is pinned for them.
 class Walk::Attempt {
  public:
   Attempt(Walk& walk, std::span<Storage* const> goals) : walk_(walk), goals_(goals), start_(walk.clock_.now) {
@@ -86,16 +88,16 @@ class Walk::Attempt {
     want_nothing();
     walk_.run_schedule(goals_);
   }
-  // If it comes through, nobody can say that it would the next time: there was no room for a schedule.
+  // It succeeded although no schedule fitted: it might not the next time.
   bool lucky() const { return lucky_; }
 
  private:
-  static constexpr Seconds kPatience = 1;  // with a recomputation that goes round in circles
+  static constexpr Seconds kPatience = 1;  // time allowed for a recomputation that may never end
 
   // A storage that is on its way back.
   struct Frame {
     Storage* goal;
-    std::size_t kept;  // what is pinned for it lies behind this index
+    std::size_t kept;  // pins from this index on are for this storage
   };
 
   static void want(Op& op, bool on) {
@@ -123,8 +125,8 @@ class Walk::Attempt {
       return true;
     }
     Op* op = goal->copy.page ? nullptr : goal->producer;
-    if (!op && !goal->copy.page) walk_.throw_lost(*goal);  // it was lost before, and what is wanted was made from it
-    if (op && !op->waiting) {                              // what it makes has left meanwhile
+    if (!op && !goal->copy.page) walk_.throw_lost(*goal);  // it was lost earlier, and a goal depends on it
+    if (op && !op->waiting) {                              // its output has left again
       waiting_.push_back(op);
       want(*op, true);
     }
@@ -133,11 +135,11 @@ class Walk::Attempt {
       return true;
     }
     count_return(*goal);
-    if (returns_ == 16 + 4 * all_ && walk_.options_.rescue) {  // it may go round in circles
+    if (returns_ == 16 + 4 * all_ && walk_.options_.rescue) {  // the same storages may be evicting each other
       start_anew();
       return !schedule_;
     }
-    constexpr std::size_t kTwice = 2;  // from then on, what is wanted stays if anything else can leave
+    constexpr std::size_t kTwice = 2;  // from then on, wanted storages leave only as a last resort
     walk_.room_.let_wanted_leave(returns_ <= kTwice * all_);
     kept_.release_from(from);
     if (op) {
@@ -166,7 +168,8 @@ class Walk::Attempt {
     return true;
   }
 
-  // What is evicted on the way may be needed twice, and that must end.
+  // Storages that are evicted during the walk may have to be brought back again. This limit makes
+  // sure that the walk ends.
   void count_return(const Storage& goal) {
     ++returns_;
     const std::size_t many = 64 + 32 * all_, too_many = 64 + 256 * all_;
@@ -176,13 +179,14 @@ class Walk::Attempt {
     throw shortage;
   }
 
-  // There was no room for what should have run. And once more: an op in place may have used up its input, or it has left.
+  // There was no room for the op or the read. Makes room, and the caller tries again. The frame's
+  // pins are dropped: an in-place op may have consumed its input, or an input may have left.
   void rescue() {
     switch (++rescues_) {
       case 1: walk_.room_.pack(); break;
       case 2: walk_.room_.compact(false); break;
       default:
-        holding_on_ = !lucky_;  // the first time, it may have held on to the wrong things
+        holding_on_ = !lucky_;  // the second time, pin less: it may have kept the wrong storages
         start_anew();
     }
     if (!frames_.empty()) kept_.release_from(frames_.back().kept);
@@ -195,7 +199,7 @@ class Walk::Attempt {
     schedule_ = walk_.schedule_fits(goals_);
     lucky_ = !schedule_;
     if (schedule_) return;
-    std::vector<Op*> absent;  // more than before: what takes the most room may be another
+    std::vector<Op*> absent;  // more is absent than before, so needs have changed
     walk_.lineage_.missing(goals_, absent);
     walk_.lineage_.find_needs(absent);
   }
@@ -203,15 +207,15 @@ class Walk::Attempt {
   Walk& walk_;
   const std::span<Storage* const> goals_;
   const Seconds start_;
-  std::vector<Op*> waiting_;  // ops that run again, or have
-  std::size_t all_ = 0;       // that was missing at the beginning
-  std::size_t returns_ = 0;   // so far
+  std::vector<Op*> waiting_;  // ops that will run again, or have run
+  std::size_t all_ = 0;       // how much was missing at the beginning
+  std::size_t returns_ = 0;   // storages brought back so far
   std::vector<Frame> frames_;
   Pins kept_;
-  bool holding_on_ = true;  // to what was brought back
-  bool schedule_ = false;   // takes over
+  bool holding_on_ = true;  // keep storages that were brought back pinned
+  bool schedule_ = false;   // a schedule takes over
   bool lucky_ = false;
-  int rescues_ = 0;  // since something came back
+  int rescues_ = 0;  // since a storage last came back
 };
 
 }  // namespace coop

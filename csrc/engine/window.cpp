@@ -15,9 +15,10 @@ std::vector<Item>& scratch() {
   return items;
 }
 
-// Projected costs are expensive to find, and memory is slow to walk: so chunks are looked at in the order of what a window
-// costs there at least, until that is more than the cheapest window found, and windows are first priced by what is known
-// of their storages. The result is the same as if all windows had been priced.
+// Projected costs are expensive to compute and visiting all blocks is slow. So chunks are visited
+// in the order of their lower bounds, until that is above the cheapest window found; and windows
+// are first priced by lower bounds of their storages' costs. The result is the same as if all
+// windows had been priced.
 class WindowSearch {
  public:
   WindowSearch(SearchContext& context, Bytes needed, bool may_move)
@@ -36,7 +37,7 @@ class WindowSearch {
       std::pop_heap(places.begin(), places.end());
       Place place = places.back();
       places.pop_back();
-      if (!place.fresh) {  // its bound may have become too low
+      if (!place.fresh) {  // its bound may be too low by now
         place.fresh = true;
         if (const double now = look_again(*place.chunk); now > place.bound) {
           place.bound = now;
@@ -52,19 +53,19 @@ class WindowSearch {
   }
 
  private:
-  static constexpr double kSlack = 1 + 1e-9;  // for comparing sums that were rounded in another order
+  static constexpr double kSlack = 1 + 1e-9;  // sums added in another order are rounded differently
 
   struct Place {
     double bound;
     Chunk* chunk;
     bool fresh;
-    bool operator<(const Place& other) const { return bound > other.bound; }  // the least is the top of a heap
+    bool operator<(const Place& other) const { return bound > other.bound; }  // the lowest on top of the heap
   };
   struct Item {
     Block* block;
-    double cost;  // at least
+    double cost;  // a lower bound unless `priced`
     Bytes gain;
-    bool priced;  // in full
+    bool priced;  // `cost` is exact
   };
 
   double bound(const Chunk& chunk) const {
@@ -83,7 +84,7 @@ class WindowSearch {
     return bound(chunk, rate);
   }
 
-  // All windows with a block of this chunk.
+  // Compares all windows that contain a block of this chunk.
   void look_around(const Chunk& chunk) {
     items_.clear();
     rest_.clear();
@@ -93,7 +94,7 @@ class WindowSearch {
     for (Bytes gain = 0; gain < needed_ && block->prev && weigh(block->prev, item); gain += item.gain)
       block = block->prev;
     const Block* behind = chunk.next ? chunk.next->first : nullptr;
-    std::size_t end = SIZE_MAX;  // of the chunk's items
+    std::size_t end = SIZE_MAX;  // of the items that belong to the chunk
     for (; block; block = block->next) {
       if (block == behind) end = items_.size();
       if (left_ >= end) break;
@@ -105,8 +106,9 @@ class WindowSearch {
     }
   }
 
-  // Two pointers in address order. Only minimal windows are compared. Scores are added and never subtracted: those of very
-  // different size would leave dust behind that decides a comparison.
+  // Two pointers in address order. Only minimal windows are compared. Scores are added and never
+  // subtracted: subtracting scores of very different size leaves a rounding error that could decide
+  // a comparison.
   void start_window() {
     left_ = middle_ = items_.size();
     behind_ = 0;
@@ -133,7 +135,7 @@ class WindowSearch {
       ++left_;
     }
   }
-  // The window, now priced in full, with the best one.
+  // Prices the window exactly and compares it with the best one.
   void compare() {
     long double whole = 0;
     for (std::size_t i = left_; i < items_.size(); ++i) {
@@ -154,7 +156,7 @@ class WindowSearch {
     }
   }
 
-  // False: nothing can be done about this block.
+  // What the block adds to a window. False: it can neither leave nor move.
   bool weigh(Block* block, Item& item) const {
     item = {block, 0, block->bytes, true};
     if (block->state == Block::State::free) return true;
@@ -179,7 +181,7 @@ class WindowSearch {
     if (!storage.producer) return storage.copy.cost;
     const Seconds again = context_.cost.at_least(storage, exact);
     if (again < storage.copy.cost) return again;
-    exact = true;  // it is dearer still
+    exact = true;  // recomputing costs at least that much
     return storage.copy.cost;
   }
 
@@ -206,11 +208,11 @@ class WindowSearch {
   const Seconds horizon_;
   Run best_;
   double least_ = std::numeric_limits<double>::infinity();  // its price
-  // They keep their memory from one search to the next.
+  // Scratch vectors.
   std::vector<Item>& items_ = scratch<Item>();
   std::vector<long double>& rest_ = scratch<long double>();
-  // The window is what lies behind this index. It costs `rest_[left_]`, up to the item in the middle, and `behind_` from
-  // there on.
+  // The window is the items from `left_` on. Those before `middle_` cost `rest_[left_]`, the others
+  // `behind_`.
   std::size_t left_ = 0, middle_ = 0;
   long double behind_ = 0;
   Bytes gain_ = 0;
@@ -222,8 +224,7 @@ Run cheapest_window(SearchContext& context, Bytes needed, bool may_move) {
   return WindowSearch(context, needed, may_move).cheapest();
 }
 
-// They are looked for near the place where the last were found, from the end of the arena that the request belongs to
-// inwards, and not far: a few blocks.
+// Searches from the mark, from the request's end of the arena inwards, over at most kFar blocks.
 Run free_window(SearchContext& context, Bytes needed) {
   constexpr int kFar = 64;
   const bool up = context.side == Side::low;

@@ -1,4 +1,4 @@
-// Annealing over places, with the books kept from move to move.
+// Simulated annealing over places. Costs and levels are updated with each move.
 #include "plan/plan_search.h"
 
 #include <algorithm>
@@ -29,7 +29,8 @@ PlanSearch::PlanSearch(PlanGraph graph, std::int64_t budget, const std::vector<P
     if (!graph_.values[value].kept) continue;
     events_[value].push_back({end, Event::read});
   }
-  // All first runs at once: none of them may be missing for a moment.
+  // Add the events of all first runs before any span is computed: a value that is read must have
+  // been made.
   for (std::uint32_t node = 0; node < count; ++node) {
     const Key at = key(node, node);
     keys_.insert(keys_.end() - 1, at);
@@ -46,7 +47,7 @@ PlanSearch::PlanSearch(PlanGraph graph, std::int64_t budget, const std::vector<P
   }
   over_ = 0;
   for (const double level : levels_) over_ += over_at(static_cast<std::int64_t>(level));
-  // A plan's places may need each other: they are tried until no more can be added.
+  // One place may need another, so they are tried again until no more can be added.
   std::vector<Place> waiting = start;
   std::sort(waiting.begin(), waiting.end(),
             [](const Place& a, const Place& b) { return std::pair(a.second, a.first) < std::pair(b.second, b.first); });
@@ -74,8 +75,8 @@ std::size_t PlanSearch::index_of(Key at) const {
   return static_cast<std::size_t>(std::lower_bound(keys_.begin(), keys_.end(), at) - keys_.begin());
 }
 
-// Where a value is in memory: from where it is made to where it is last read before it is made again or overwritten. False: it is
-// read where it is not.
+// Where a value is in memory: from where it is made until it is last read before it is made again
+// or overwritten. False: it is read where it is absent.
 bool PlanSearch::spans_of(std::uint32_t value, std::vector<Span>& spans) const {
   spans.clear();
   bool present = false;
@@ -86,7 +87,8 @@ bool PlanSearch::spans_of(std::uint32_t value, std::vector<Span>& spans) const {
         spans.back().last = event.at;
         break;
       case Event::consume:
-        // Its bytes are the output's from here on. It was read here as well; it is gone one computation before.
+        // From here on its bytes belong to the output. So its own span ends one computation
+        // earlier.
         if (!present) return false;
         spans.back().last = event.at - 1;
         present = false;
@@ -102,7 +104,8 @@ bool PlanSearch::spans_of(std::uint32_t value, std::vector<Span>& spans) const {
 
 namespace {
 
-// Most of the time is spent here. Whole numbers in doubles, which processors compare several at a time.
+// Most of the time is spent here. Doubles hold these integers exactly, and are compared several at
+// a time (SIMD).
 __attribute__((optimize("O3,fast-math"))) double shift_all(double* levels, std::size_t count, double bytes,
                                                            double budget) {
   double change = 0;
@@ -125,7 +128,7 @@ void PlanSearch::shift(const Span& span, std::int64_t bytes) {
   }
 }
 
-// The new computation sees what those around it have in common.
+// The level of the new computation: the values that are in memory both before and after it.
 void PlanSearch::insert_computation(Key at, std::uint32_t node) {
   const std::size_t i = index_of(at);
   const auto next = static_cast<std::uint32_t>(keys_[i]);
@@ -160,7 +163,8 @@ void PlanSearch::put(std::uint32_t value, Event event, bool in) {
   }
 }
 
-// Adds a computation or takes it away. False: something would be read that is not there; then nothing has changed.
+// Adds or removes a computation. False: a value would be read where it is absent; nothing has
+// changed.
 bool PlanSearch::change(Key at, std::uint32_t number, bool on) {
   const PlanGraph::Node& node = graph_.nodes[number];
   const auto put_all = [&](bool in) {
@@ -195,14 +199,14 @@ bool PlanSearch::change(Key at, std::uint32_t number, bool on) {
   return true;
 }
 
-// They differ in a place or two: the levels under the rest are not looked at.
+// Before and after differ in a span or two: the levels under the others are not visited.
 void PlanSearch::exchange(const std::vector<Span>& before, const std::vector<Span>& after, std::int64_t bytes) {
   std::size_t head = 0, tail = 0;
   const std::size_t common = std::min(before.size(), after.size());
   while (head < common && before[head] == after[head]) ++head;
   while (head + tail < common && before[before.size() - 1 - tail] == after[after.size() - 1 - tail]) ++tail;
   if (before.size() == 1 + head + tail && after.size() == 1 + head + tail && before[head].first == after[head].first) {
-    // The most common of all: it is read a little longer, or not as long.
+    // The most common case: the value's last read is later or earlier.
     const Key sooner = std::min(before[head].last, after[head].last),
               later = std::max(before[head].last, after[head].last);
     shift({sooner + 1, later}, before[head].last < after[head].last ? bytes : -bytes);
@@ -240,7 +244,8 @@ void PlanSearch::keep_if_best() {
   best_cost_ = cost_;
 }
 
-// Where a value is read for the first time, or, as often, where something that reads it is run again.
+// A random place to add: half the time where a value is read by a first run, else where a node that
+// reads it runs again.
 Place PlanSearch::pick_place() {
   if (places_.empty() || random_() % 2) return gaps_[random_() % gaps_.size()];
   const Place& reader = places_[random_() % places_.size()];
@@ -256,7 +261,7 @@ void PlanSearch::run(std::uint64_t moves, double hot, double cold) {
   double temperature = hot;
   for (std::uint64_t move = 0; move < moves; ++move, temperature *= cooling) {
     const std::int64_t cost = cost_, over = over_;
-    const std::uint64_t kind = random_() % 4;  // add, take away, or exchange
+    const std::uint64_t kind = random_() % 4;  // add, remove, or exchange
     Place added, removed;
     bool adds = false, removes = false;
     if (kind != 0 && !places_.empty()) removed = places_[random_() % places_.size()];
@@ -268,7 +273,8 @@ void PlanSearch::run(std::uint64_t moves, double hot, double cold) {
     if (!adds && !removes) continue;
     const double more = energy(cost_, over_) - energy(cost, over);
     if (more <= 0 || chance(random_) < std::exp(-more / temperature)) {
-      // Where plans that fit are rare, bytes above the budget get dearer; where they are common, cheaper.
+      // While the plan is above the budget, a byte above it gets more expensive; while it fits,
+      // cheaper.
       price_ *= over_ ? 1.0002 : 0.9998;
       keep_if_best();
       continue;

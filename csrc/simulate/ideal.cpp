@@ -77,13 +77,13 @@ class Player : private Graph {
   // An op that waits for its inputs.
   struct Waiting {
     Id op;
-    Id tensor;            // the output that is wanted; kNone: it has none
-    bool again;           // not for the first time
-    std::size_t missing;  // of its missing inputs in missing_, the next; they end where the next op's begin
+    Id tensor;            // the output that is needed; kNone: it has none
+    bool again;           // it has run before
+    std::size_t missing;  // index in missing_ of its next missing input; `end` is past its last
     std::size_t end;
   };
 
-  // Tells the neighbours about a new op, then runs it.
+  // Links a new op to its neighbours, then runs it.
   bool introduce(Id id) {
     const Op& op = ops[id];
     for (Id i = 0; i < op.outputs; ++i) {
@@ -165,7 +165,7 @@ class Player : private Graph {
     waiting_.push_back({id, tensor, again, begin, missing_.size()});
   }
 
-  // Rule 4. The wanted output joins the pool after its siblings.
+  // Rule 4. The needed output joins the pool after the others.
   void compute(const Op& op, const Waiting& ready) {
     clock_ += op.cost;
     used_ += op.bytes;
@@ -259,7 +259,7 @@ class Player : private Graph {
     double least = kInfinity;
     for (Id id = front_; id != kNone; id = storages[id].next) {
       const Quotient score = score_of(id);
-      // The exact value is dear, and most are far from the least.
+      // The exact value is expensive to compute, and most scores are far above the lowest.
       if (score.numerator != 0 && score.surely_above(std::min(bound, least))) continue;
       const double value = score.value();
       if (value <= least) {
@@ -271,7 +271,8 @@ class Player : private Graph {
     return best;
   }
 
-  // Without what is evicted above it, a score can only be too low. Returns what the least score is not above.
+  // Walks the stale regions that may matter. A stale storage's score lacks the evicted storages
+  // above it, so it can only be too low. Returns an upper bound of the lowest score.
   double refresh_the_likely() {
     double bound = kInfinity;
     if (policy_ != Policy::dtr && policy_ != Policy::msps) return bound;
@@ -284,7 +285,7 @@ class Player : private Graph {
         bound = std::min(bound, score);
       }
     }
-    // The lowest first: a heap, since few are looked at.
+    // The lowest first. A heap, because only a few are visited.
     std::make_heap(stale_.begin(), stale_.end(), std::greater<>());
     while (!stale_.empty() && !Quotient::surely_above(stale_.front().first, bound)) {
       around_.refresh(stale_.front().second);
@@ -334,7 +335,7 @@ class Player : private Graph {
   std::int64_t rematerialisations_ = 0;
   Id front_ = kNone;
   Id back_ = kNone;
-  bool at_once_ = false;  // the running op is new, and found its inputs there
+  bool at_once_ = false;  // the running op is new, and all its inputs were resident
   std::vector<Waiting> waiting_;
   std::vector<Id> missing_, arrived_, linked_;
   std::vector<std::pair<double, Id>> stale_;

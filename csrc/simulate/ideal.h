@@ -1,17 +1,22 @@
-// The ideal simulator: a byte counter without addresses that plays a trace as DTR's own simulator does ("Dynamic Tensor
-// Rematerialization", Kirisame et al., ICLR 2021; the public log format and its meaning). It knows nothing of the
-// engine: it is the yardstick that published figures are checked against, with their rules and their quirks.
+// The ideal simulator: it counts bytes, without addresses, and plays a trace as DTR's own simulator
+// does ("Dynamic Tensor Rematerialization", Kirisame et al., ICLR 2021; the public log format and
+// its meaning). It shares nothing with the engine. It reproduces published figures, with their
+// rules and their quirks.
 //
-//   1. Baseline: no limit, freeing for good when nothing refers to a storage any more, sources included.
-//   2. Under a budget a storage that nobody holds is evicted at once, and can be recomputed for ever. Sources stay.
-//   3. A storage's views vanish with it; each view's op is timed again. Its cost is that of the distinct ops that made
-//      its tensors.
-//   4. An op needs room for all its outputs; those that were still there are dropped as soon as it has run.
-//   5. To run an op: touch all inputs, lock those that are there, bring back and lock the others in order, make room,
-//      run, unlock in order.
-//   6. The lowest score leaves; among equals the one that joined the pool last; a score of exactly zero ends the search.
+//   1. Baseline: no limit. A storage is freed for good when nothing refers to it any more, sources
+//      too.
+//   2. Under a budget, a storage that nobody holds is evicted at once; it can always be recomputed.
+//      Sources stay.
+//   3. A storage's views leave with it, and the op of each view is timed again. The cost of a
+//      storage is that of the distinct ops that made its tensors.
+//   4. An op needs room for all its outputs. Outputs that were still resident are dropped as soon
+//      as it has run.
+//   5. To run an op: touch all inputs, lock the resident ones, bring back and lock the others in
+//      order, make room, run, unlock in order.
+//   6. The storage with the lowest score leaves; of equal ones, the one that joined the pool last.
+//      A score of exactly zero ends the search.
 //   7. The clock starts at 1. A result is touched when it is first computed, not when it is recomputed.
-//   8. What is evicted around a storage is kept up to date in steps, as surroundings.h tells.
+//   8. The evicted storages around a storage are updated step by step: see surroundings.h.
 //   9. At the end everything still held is brought back and pinned, one tensor after another.
 //
 // In-place ops are copy on write: their new versions are storages of their own.
@@ -52,7 +57,8 @@ struct Program {
   std::vector<std::int64_t> last;
 };
 
-// The budget in bytes, or as a share of the baseline's peak. More than `limit` times the baseline's time is thrashing.
+// The budget in bytes, or as a share of the baseline's peak. More than `limit` times the baseline's
+// time is thrashing.
 Result play(const Program& program, std::variant<std::int64_t, double> budget, Policy policy, double limit);
 
 }  // namespace coop::ideal

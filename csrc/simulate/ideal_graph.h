@@ -1,4 +1,5 @@
-// The graph that the ideal simulator builds while it reads a program: tensors, the ops that made them, their storages.
+// The graph that the ideal simulator builds while it reads a program: tensors, the ops that made
+// them, their storages.
 #pragma once
 
 #include <limits>
@@ -26,7 +27,7 @@ struct Op {
   Id outputs = 0;
 };
 
-// Reads a program's code, and complains when it is cut off or names what does not exist.
+// Reads a program's code. Throws if it is cut off or has a number that is out of range.
 class Reader {
  public:
   explicit Reader(const std::vector<std::int64_t>& code) : code_(code) {}
@@ -50,10 +51,11 @@ class Reader {
   std::size_t at_ = 0;
 };
 
-// What the baseline and the player under a budget share: the tensors, ops and storages as they appear.
+// What the baseline and the player under a budget share: tensors, ops and storages, added as they
+// are read.
 class Graph {
  public:
-  // The op just read; its outputs have one reference each.
+  // Both return the op just read. Its outputs have one reference each.
   Id add_source(Reader& reader) {
     Op op;
     op.bytes = reader.amount();

@@ -1,4 +1,4 @@
-// Playing a trace: the hook's work around each op, without a kernel.
+// Playing a trace: what the torch hook does around each op, without a kernel.
 #include "simulate/player.h"
 
 #include <algorithm>
@@ -95,8 +95,8 @@ void Player::run(const Instruction& instruction) {
 
 // --- who holds what ------------------------------------------------------------------------------------------------------
 
-// Parameters and state are there from the last step on. They are set aside with one reference for each source, before other
-// tensors take the names they had.
+// Parameters and state remain from the last step. Each gets one reference for each source that
+// names it, before other tensors take over its number.
 void Player::carry_over() {
   carried_.assign(program_.tensors, nullptr);
   if (last_tensors_.empty()) return;
@@ -124,8 +124,8 @@ Player::Home& Player::home(std::uint32_t tensor) {
   return *home;
 }
 
-// A new tensor begins with one reference. What had its name in the last step is let go of, as a program does when it gives
-// a variable a new value.
+// A new tensor begins with one reference. The tensor with the same number from the last step is
+// released, as when a program assigns a new value to a variable.
 void Player::name(std::uint32_t tensor, Home& home) {
   tensors_[tensor] = &home;
   references_[tensor] = 1;
@@ -152,10 +152,10 @@ Player::Home& Player::bind(Block* block, Bytes bytes) {
   return home;
 }
 
-// What is not carried over is new.
+// A source that is not carried over is new.
 void Player::run_source(const Instruction& instruction) {
   if (Home* last = carried_[instruction.tensor]) {
-    --last->references;  // the one that was set aside for it
+    --last->references;  // the reference from carry_over
     name(instruction.tensor, *last);
     return;
   }
@@ -212,7 +212,7 @@ void Player::collect(const Instruction& op) {
   }
 }
 
-// As the hook chooses.
+// The same choice as the torch hook's.
 bool Player::worth_recording(const Instruction& op) const {
   const bool backward = op.backward && !engine_->options().record_backward && !engine_->planned_again();
   const bool writes_bytes = op.writes.empty() || !call_.written().empty();
@@ -226,7 +226,7 @@ void Player::compute(const Instruction& op) {
   Bytes all = 0;
   for (const TraceProgram::Output& output : op.outputs) all += output.bytes;
   for (const Storage* storage : call_.written()) all += storage->bytes;
-  const bool passing = op.backward && !options.record_backward && !record;  // a gradient on its way
+  const bool passing = op.backward && !options.record_backward && !record;  // a gradient, not recorded
   engine_->expect(passing ? Side::high : engine_->side_of(op.cost / static_cast<double>(std::max<Bytes>(all, 1))));
   call_.run([&] { allocate(op, blocks_); }, [&] { return call_.written().empty(); }, [](const Shortage&, bool) {});
 
@@ -248,7 +248,7 @@ void Player::compute(const Instruction& op) {
   call_.record(const_cast<Instruction*>(&op), op.cost, edges_, outputs_, target ? InPlace::on_old : InPlace::no);
 }
 
-// Blocks for all outputs that have bytes of their own, as a kernel asks for them. All or none.
+// Allocates blocks for all outputs with bytes of their own, as a kernel does. All or none.
 void Player::allocate(const Instruction& op, std::vector<Block*>& blocks) {
   blocks.clear();
   try {
@@ -298,7 +298,7 @@ void Player::run_until(Stream& stream, Seconds now) {
 std::uint32_t Player::begin_out(Bytes, Bytes bytes, Seconds now) { return begin(out_, bytes, now); }
 std::uint32_t Player::begin_in(std::uint32_t, Bytes, Bytes bytes, Seconds now) { return begin(in_, bytes, now); }
 
-// What is waited for begins before the rest.
+// If the transfer has not begun, it goes before the others that wait.
 void Player::wait(std::uint32_t ticket, Seconds now) {
   Transport& transport = transports_[ticket - 1];
   Stream& stream = *transport.stream;
@@ -310,7 +310,7 @@ void Player::wait(std::uint32_t ticket, Seconds now) {
   transport.awaited = true;
 }
 
-// Nothing is written: any page will do.
+// No bytes are written, so any page number will do.
 Transfer Player::finish(std::uint32_t ticket, Seconds now) {
   Transport& transport = transports_[ticket - 1];
   run_until(*transport.stream, now);

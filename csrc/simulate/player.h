@@ -1,7 +1,7 @@
 // The second driver: plays a trace on the engine, on a clock instead of a processor.
 //
-// It goes through the same protocol around each op as the torch hook (engine/op_call.h), so a simulated figure comes from
-// the code that trains.
+// It uses the same protocol around each op as the torch hook (engine/op_call.h). So simulated
+// figures come from the code that trains.
 #pragma once
 
 #include <deque>
@@ -25,7 +25,7 @@ struct TraceProgram {
     bool backward = false;
     bool replayable = true;
     bool parameter = false;    // a source that stays
-    std::uint32_t tensor = 0;  // of a source, hold or release; of an op: its first output
+    std::uint32_t tensor = 0;  // the tensor of a source, hold or release; an op's first output
     std::int64_t carries = -1;
     std::vector<std::uint32_t> inputs = {};
     std::vector<Output> outputs = {};  // a source has one
@@ -50,14 +50,14 @@ class Player final : public Driver {
   ~Player() override;
 
   enum class Status { ok, out_of_memory, thrash };
-  // Plays the program `steps` times. What outlives a step is there in the next.
+  // Plays the program `steps` times. Tensors that are alive at the end of a step exist in the next.
   Status play(int steps);
 
   Engine& engine() { return *engine_; }
   std::size_t at() const { return at_; }                      // the instruction that failed
-  const Shortage& shortage() const { return shortage_; }      // and why
-  std::size_t floor_setter() const { return floor_setter_; }  // the instruction that needed the most
-  // What ran again: before which instruction, and which.
+  const Shortage& shortage() const { return shortage_; }      // why it failed
+  std::size_t floor_setter() const { return floor_setter_; }  // the instruction that needed the most memory
+  // The replays: during which instruction, and of which instruction.
   const std::vector<std::pair<std::size_t, std::size_t>>& replays() const { return replays_; }
 
   Seconds replay(Op& op, Block* target, Block** produced) override;
@@ -85,22 +85,23 @@ class Player final : public Driver {
   struct Home {
     Storage* storage = nullptr;  // null: it has no bytes, or nobody holds it any more
     std::uint32_t references = 0;
-    int step = 0;  // the last one it belongs to
+    int step = 0;  // the last step that it belongs to
     bool parameter = false;
   };
 
-  // One direction of the tier: one transfer after the other, and what is waited for before the rest.
+  // One direction of the link: one transfer at a time. Transfers that the program waits for go
+  // first.
   struct Stream {
     Seconds latency = 0;
-    double bandwidth = 0;                    // bytes per second; 0: there is none
-    Seconds free = 0;                        // from when on
+    double bandwidth = 0;                    // bytes per second; 0: there is no link
+    Seconds free = 0;                        // the time from which it is idle
     std::deque<std::uint32_t> waiting = {};  // transfers that have not begun
   };
   struct Transport {
     Stream* stream;
     Seconds asked, seconds;
-    Seconds end = -1;      // of one that has begun
-    bool awaited = false;  // by the program
+    Seconds end = -1;      // when it ends; -1: it has not begun
+    bool awaited = false;  // the program waits for it
   };
 
   void run_until(Stream& stream, Seconds now);
@@ -125,8 +126,8 @@ class Player final : public Driver {
   Seconds patience_ = 0;
   std::deque<Home> homes_;
   std::vector<Home*> tensors_, last_tensors_;  // of this step and of the one before, by number; null: none
-  std::vector<std::uint32_t> references_, last_references_;  // to each of them
-  std::vector<Home*> carried_;             // by source: what it is from the step before; null: it is new
+  std::vector<std::uint32_t> references_, last_references_;  // references to each of them
+  std::vector<Home*> carried_;             // by source: its storage from the last step; null: it is new
   std::vector<Storage*> edges_, outputs_;  // what the running op is recorded with
   std::vector<Block*> blocks_;
   std::vector<Home*> made_;

@@ -1,5 +1,6 @@
-// The quotient a / (b * c) of whole numbers, rounded once, to the nearest double, as Python divides. A policy's scores
-// must tie, or not, exactly where another program's do, and bytes times nanoseconds do not fit a double, or 64 bits.
+// The quotient a / (b * c) of integers, rounded once, to the nearest double, as Python does. Scores
+// of a policy must be equal exactly where those of DTR's simulator are, and bytes times nanoseconds
+// fit neither a double nor 64 bits.
 #pragma once
 
 #include <cmath>
@@ -10,10 +11,10 @@ namespace coop::ideal {
 
 struct Quotient {
   std::int64_t numerator;
-  std::int64_t b;  // not negative, and so is c; if one is 0, the quotient is infinite
+  std::int64_t b;  // b and c are not negative; if one is 0, the quotient is infinite
   std::int64_t c;
 
-  // Three roundings away from the value.
+  // The value with three roundings instead of one.
   double roughly() const {
     const double divisor = static_cast<double>(b) * static_cast<double>(c);
     return divisor > 0 ? static_cast<double>(numerator) / divisor : std::numeric_limits<double>::infinity();
@@ -33,12 +34,13 @@ struct Quotient {
  private:
   __extension__ using Wide = unsigned __int128;
   static constexpr double kMargin = 1e-14;
-  static constexpr std::uint64_t kExact = std::uint64_t{1} << 53;  // doubles hold all whole numbers up to here
+  static constexpr std::uint64_t kExact = std::uint64_t{1} << 53;  // doubles hold all integers up to here
 
   static double divide(std::uint64_t number, Wide divisor) {
     if (number <= kExact && divisor <= kExact) return static_cast<double>(number) / static_cast<double>(divisor);
     if (number == 0) return 0;
-    // Two bits more than a double has, the last one "and some more": then the conversion rounds as it should.
+    // Computes two bits more than a double has. The last one is set if there is any remainder: then
+    // the conversion rounds correctly.
     std::uint64_t bits = static_cast<std::uint64_t>(number / divisor);
     Wide rest = number % divisor;
     int shift = 0;

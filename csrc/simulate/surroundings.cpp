@@ -26,7 +26,7 @@ void Surroundings::connect(Id from, Id to, bool new_storage) {
 
 void Surroundings::cost_grows(Id storage) {
   if (!regions_ || storages_[storage].resident) return;
-  // The regions that hold it keep the old cost until they are walked.
+  // The regions that contain it keep the old cost until they are walked.
   Region below;
   walk(storage, Way::down, below);
   for (const Id other : below.edge) refresh(other);
@@ -37,7 +37,8 @@ void Surroundings::evicted(Id storage) {
   Storage& gone = storages_[storage];
   if (regions_) {
     refresh(storage);
-    // By index: a storage may be at its own edge, where views of several storages close a circle.
+    // By index, because the edge may grow: with views of several storages, a storage may be at its
+    // own edge.
     const std::vector<Id>& above = gone.region[index(Way::up)].edge;
     for (std::size_t i = 0; i < above.size(); ++i) absorb(above[i], storage, Way::down);
     const std::vector<Id>& below = gone.region[index(Way::down)].edge;
@@ -95,14 +96,14 @@ void Surroundings::made_resident(const std::vector<Id>& storages, bool at_once) 
   }
   if (components_) {
     for (const Id storage : storages) {
-      // The cost of today, even if views were made since it was evicted, or if it has never been counted.
+      // Its present cost, even if views were made since it was evicted, or if it was never added.
       nodes_[root(storages_[storage].component)].cost -= storages_[storage].cost;
       storages_[storage].component = kNone;
     }
   }
 }
 
-// The evicted storages next to this one, each component once.
+// The cost of the components next to this storage, each counted once.
 std::int64_t Surroundings::components_around(Id storage) {
   ++mark_;
   std::int64_t cost = 0;
@@ -122,7 +123,8 @@ void Surroundings::refresh(Id storage) {
   if (storages_[storage].stale) rebuild(storage, Way::up);
 }
 
-// A new storage whose neighbours are all resident: it is at their edge, they are at its edge, and nothing else changes.
+// A new storage whose neighbours are all resident: it is at their edge, they are at its edge, and
+// nothing else changes.
 void Surroundings::meet(Id storage) {
   for (const Id above : storages_[storage].neighbours[index(Way::up)]) {
     if (storages_[above].pinned) continue;
@@ -131,10 +133,10 @@ void Surroundings::meet(Id storage) {
   }
 }
 
-// `gone`, so far at the edge of the region of `base`, is now inside it, and with it its own region.
+// `gone` was at the edge of the region of `base`, and is now inside it, with its own region.
 void Surroundings::absorb(Id base, Id gone, Way way) {
   Storage& keeper = storages_[base];
-  if (keeper.pinned) return;  // it never leaves, so nobody asks what is evicted around it
+  if (keeper.pinned) return;  // it never leaves, so its region is never needed
   if (way == Way::up && keeper.stale) return;
   Region& region = keeper.region[index(way)];
   const Region& more = storages_[gone].region[index(way)];
@@ -170,7 +172,7 @@ void Surroundings::rebuild(Id base, Way way) {
   centre.evicted[index(way)] = walk(base, way, centre.region[index(way)]);
 }
 
-// Fills in the region, and returns its cost.
+// Computes the region and returns its cost.
 std::int64_t Surroundings::walk(Id base, Way way, Region& region) {
   region.inside.clear();
   region.edge.clear();

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-// Sanitizers do not see stores past the caches.
+// Sanitizers do not see non-temporal stores.
 #if defined(__SSE2__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define COOP_PAST_CACHES
 #include <emmintrin.h>
@@ -14,8 +14,8 @@ namespace coop {
 
 namespace {
 
-// As memcpy does, past the caches: nobody reads these bytes soon, and what ops have in the caches stays there. Two thirds
-// of the time for large storages.
+// memcpy with non-temporal stores: nobody reads these bytes soon, and the running ops keep their
+// data in the caches. Takes two thirds of memcpy's time for large storages.
 void copy_past_caches(void* to, const void* from, Bytes bytes) {
 #ifdef COOP_PAST_CACHES
   using Line = __m128i[4];
@@ -27,7 +27,7 @@ void copy_past_caches(void* to, const void* from, Bytes bytes) {
       for (int i = 0; i < 4; ++i) line[i] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source) + i);
       for (int i = 0; i < 4; ++i) _mm_stream_si128(reinterpret_cast<__m128i*>(target) + i, line[i]);
     }
-    _mm_sfence();  // before anybody is told
+    _mm_sfence();  // the stores are visible before the transfer counts as done
   }
   std::memcpy(target, source, bytes);
 #else
@@ -45,7 +45,7 @@ void HostTier::put(std::uint32_t& list, std::uint32_t number) { slots_[number].n
 
 std::uint32_t HostTier::take(std::uint32_t& list) { return std::exchange(list, slots_[list].next); }
 
-// What may throw comes first, before anything has changed.
+// Everything that may throw comes before the first change.
 std::uint32_t HostTier::write(const void* memory, Bytes bytes) {
   if (!bytes) return 0;
   std::uint32_t number = 0;
@@ -73,7 +73,7 @@ std::uint32_t HostTier::write(const void* memory, Bytes bytes) {
   return number;
 }
 
-// Slots of other sizes that are not in use give way.
+// Frees unused slots of other sizes until there is room below the limit.
 bool HostTier::make_room(Bytes bytes) {
   if (!limit_ || taken_ + bytes <= limit_) return true;
   for (auto& [size, spare] : free_) {
@@ -100,7 +100,7 @@ bool HostTier::read(std::uint32_t number, void* memory) {
 
 void HostTier::drop(std::uint32_t number) {
   const std::lock_guard<std::mutex> held(lock());
-  put(free_.at(slots_.at(number).bytes), number);  // its size is known since it was written
+  put(free_.at(slots_.at(number).bytes), number);  // the list for this size exists since it was written
 }
 
 }  // namespace coop

@@ -1,6 +1,8 @@
-// Memory outside of the arena, up to a limit. A slot is used again for the same size: its pages are there already.
+// A tier in memory outside the arena, up to a limit. A slot is reused for the same size: its memory
+// is mapped already.
 //
-// Slots that are not in use are linked through themselves, so that to drop one takes no memory.
+// Unused slots form linked lists through the slots themselves, so that dropping one needs no
+// memory.
 #pragma once
 
 #include <memory>
@@ -13,7 +15,7 @@ namespace coop {
 
 class HostTier final : public Tier {
  public:
-  // `limit`: bytes; 0: any.
+  // `limit`: bytes; 0: no limit.
   explicit HostTier(Bytes limit) : limit_(limit) {}
   ~HostTier() override;
   HostTier(const HostTier&) = delete;
@@ -27,18 +29,18 @@ class HostTier final : public Tier {
   struct Slot {
     void* memory = nullptr;
     Bytes bytes = 0;
-    std::uint32_t next = 0;  // in its list
+    std::uint32_t next = 0;  // the next slot of its list; 0: none
   };
   bool make_room(Bytes bytes);
-  // Lists: the number of the first slot; 0: it is empty.
+  // A list is the number of its first slot; 0: it is empty.
   void put(std::uint32_t& list, std::uint32_t number);
   std::uint32_t take(std::uint32_t& list);
 
   const Bytes limit_;
-  Bytes taken_ = 0;  // by slots, in use or not
+  Bytes taken_ = 0;  // by all slots, used or not
   std::vector<Slot> slots_{1};
   std::uint32_t bare_ = 0;                         // slots without memory
-  std::unordered_map<Bytes, std::uint32_t> free_;  // slots with memory and nothing in it, by size
+  std::unordered_map<Bytes, std::uint32_t> free_;  // unused slots with memory, by size
 };
 
 }  // namespace coop

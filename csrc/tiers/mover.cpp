@@ -50,7 +50,7 @@ std::uint32_t Mover::begin(const Job& job) {
   if (!worker.thread.joinable()) {
     try {
       worker.thread = std::thread([this, &worker] { work(worker); });
-    } catch (const std::system_error&) {  // no more threads: whoever waits for it does it himself
+    } catch (const std::system_error&) {  // no more threads: the thread that waits will do the transfer
     }
   }
   worker.more.notify_one();
@@ -69,7 +69,7 @@ void Mover::work(Worker& worker) {
   }
 }
 
-// References to jobs stay good: they are taken out of the map only when they are done.
+// References to jobs stay valid: a job is removed from the map only when it is done.
 void Mover::run(Job& job, std::unique_lock<std::mutex>& lock) {
   job.state = State::running;
   const bool locked = lock.owns_lock();
@@ -108,7 +108,7 @@ void Mover::wait(std::uint32_t ticket) {
   auto found = jobs_.find(ticket);
   if (found == jobs_.end() || found->second.state == State::done) return;
   Job& job = found->second;
-  if (alone) {  // whatever the worker had done of it
+  if (alone) {  // in a forked process: do all of it again
     run(job, lock);
   } else if (job.state == State::waiting) {
     std::erase((job.out ? out_ : in_).queue, ticket);

@@ -1,7 +1,7 @@
-// Carries bytes between the arena and a tier, on threads of its own: one for each direction, since what comes back is
-// waited for and must not queue behind what leaves.
+// Copies bytes between the arena and a tier, on two threads: one for each direction, because the
+// program waits for reads and they must not queue behind writes.
 //
-// Whoever waits for a transfer that has not begun does it himself.
+// A thread that waits for a transfer that has not begun does the transfer itself.
 #pragma once
 
 #include <condition_variable>
@@ -19,28 +19,29 @@ namespace coop {
 class Mover {
  public:
   explicit Mover(Tier& tier);
-  // What has not begun is not done. Not in a forked process: see alone.
+  // Drops the transfers that have not begun. Must not run in a forked process: see alone.
   ~Mover();
   Mover(const Mover&) = delete;
   Mover& operator=(const Mover&) = delete;
 
-  // Tickets, from 1 on.
+  // They return tickets, from 1 on.
   std::uint32_t begin_out(const void* memory, Bytes bytes);
   std::uint32_t begin_in(std::uint32_t page, void* memory, Bytes bytes);
-  // Returns when it is done, or when somebody else has finished it.
+  // Returns when the transfer is done, or when another thread has finished it.
   void wait(std::uint32_t ticket);
-  // Once for each ticket: if it is done.
+  // The result, if the transfer is done. The ticket is then no longer valid.
   Transfer finish(std::uint32_t ticket);
-  // True: it had not begun, and will not.
+  // True: the transfer had not begun, and will not.
   bool cancel(std::uint32_t ticket);
-  // In a forked process: the threads were never here, and what they wait on cannot be destroyed.
+  // True in a forked process: there are no threads here, and what they waited on cannot be
+  // destroyed.
   bool alone() const;
 
  private:
   enum class State : std::uint8_t { waiting, running, done };
   struct Job {
     bool out;
-    void* memory;  // is only read on the way out
+    void* memory;  // only read from if `out`
     Bytes bytes;
     std::uint32_t page;
     State state = State::waiting;

@@ -37,7 +37,7 @@ void PageFile::put(std::uint32_t& list, std::uint32_t number) { slots_[number].n
 
 std::uint32_t PageFile::take(std::uint32_t& list) { return std::exchange(list, slots_[list].next); }
 
-// What may throw comes first, before anything has changed.
+// Everything that may throw comes before the first change.
 std::uint32_t PageFile::write(const void* memory, Bytes bytes) {
   std::uint32_t number = 0;
   Bytes offset = 0;
@@ -93,10 +93,11 @@ bool PageFile::read(std::uint32_t number, void* memory) {
 
 void PageFile::drop(std::uint32_t number) {
   const std::lock_guard<std::mutex> held(lock());
-  put(free_.at(slots_.at(number).bytes), number);  // its size is known since it was written
+  put(free_.at(slots_.at(number).bytes), number);  // the list for this size exists since it was written
 }
 
-// It could not be written. At the end of the file its piece is no slot: there may be room for a smaller one.
+// The slot could not be written. If it is the last in the file, the file ends before it: there may
+// be room for a smaller one.
 void PageFile::give_back(std::uint32_t number) {
   const std::lock_guard<std::mutex> held(lock());
   Slot& slot = slots_[number];

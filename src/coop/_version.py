@@ -6,7 +6,8 @@ TORCH = "2.13.0"
 
 
 def check_torch() -> None:
-    """Coop's extension uses PyTorch's internals: another version would crash, not fail."""
+    """Coop's extension uses PyTorch's internals. With another version it would crash instead of
+    raising an error."""
     try:
         import torch
     except ImportError as error:

@@ -1,17 +1,20 @@
-"""Where tensors meet the world outside of PyTorch's operators.
+"""Where tensors leave PyTorch's operators.
 
-An operator tells the engine what it touches. A few Python methods do not go through operators: they read a tensor's memory, or
-hand out a pointer to it. While a scope is open they are wrapped, so that
+The engine learns from operators which tensors they touch. A few Python methods do not go through
+operators: they read a tensor's memory, or hand out a pointer to it. While a scope is open they are
+wrapped:
 
-- what is read is brought back first (tolist);
-- what hands out a pointer (numpy, data_ptr, dlpack, storages and what is built on them: pickle, share_memory_) brings the
-  tensor back and keeps it where it is for as long as it lives. A numpy array may be written to at any time: such a
-  tensor is a source, and ops that read it are recorded with a copy of what they read.
+- A method that reads a tensor (tolist) brings it back first.
+- A method that hands out a pointer (numpy, data_ptr, dlpack, storages and what is built on them:
+  pickle, share_memory_) brings the tensor back and keeps it in place for as long as it lives. A
+  numpy array may be written to at any time: such a tensor is a source, and ops that read it are
+  recorded with a copy of what they read.
 
-C++ code that takes a writable pointer is noticed by the storage itself; reading an evicted storage by any other way raises an error.
+C++ code that takes a writable pointer is noticed by the storage itself. Reading an evicted storage
+in any other way raises an error.
 
-Threads started inside the scope are managed too. torch.compile has its own idea of memory: inside the scope compiled
-functions run eagerly.
+Threads started inside the scope are managed too. torch.compile plans memory itself, so compiled
+functions run eagerly inside the scope.
 """
 
 import functools
@@ -28,9 +31,9 @@ from coop import _C
 from coop.distributed.buckets import reducer_wrappers
 
 _SHARING = ["numpy", "__dlpack__"]
-"""Others get the same memory, to write to: also if it lies outside the arena."""
+"""These give others the same memory to write to, even if it lies outside the arena."""
 _EXPOSING = ["data_ptr", "const_data_ptr", "untyped_storage"]
-"""Programs ask for these to compare and to save: where memory outside the arena is concerned, that is left alone."""
+"""Programs call these to compare and to save tensors. Memory outside the arena is not affected."""
 
 
 class Boundary:
@@ -80,14 +83,15 @@ class Boundary:
         self._replace(torch.Tensor, name, wrapper)
 
     def _wrap_tolist(self) -> None:
-        """It reads past operators: what is only marked as negated or conjugated is made before, and then is there."""
+        """tolist bypasses operators. A tensor that is only marked as negated or conjugated is
+        resolved first, and then brought back."""
         original = torch.Tensor.tolist
 
         @functools.wraps(original)
         def wrapper(self: torch.Tensor) -> Any:
             if type(self).__torch_dispatch__ is torch.Tensor.__torch_dispatch__:
                 if self.is_conj() or self.is_neg():
-                    with _disable_current_modes():  # they see the program's own call, and no other
+                    with _disable_current_modes():  # modes must see only the program's own calls
                         self = self.resolve_conj().resolve_neg()
                 _C.materialise(self)
             return original(self)
@@ -95,7 +99,7 @@ class Boundary:
         self._replace(torch.Tensor, "tolist", wrapper)
 
     def _wrap_alias_question(self) -> None:
-        """Whether two tensors share memory is found out by their pointers: both are there meanwhile."""
+        """This compares the pointers of two tensors, so both are pinned meanwhile."""
         original: Callable[[torch.Tensor, torch.Tensor], bool] = torch._C._is_alias_of  # type: ignore[attr-defined]
 
         @functools.wraps(original)
@@ -124,7 +128,7 @@ class Boundary:
         self._replace(module, name, wrapper)
 
     def _manage_threads(self) -> None:
-        original = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]  # whatever run() is overridden to
+        original = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]  # called even if run() is overridden
 
         @functools.wraps(original)
         def bootstrap(self: threading.Thread) -> None:

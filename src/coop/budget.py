@@ -95,7 +95,7 @@ class Memory:
         try:
             lost = self._close()
         except KeyboardInterrupt:
-            if self._state == "open":  # it came before it could be deferred
+            if self._state == "open":  # an interrupt came before it could be deferred
                 self._close()
             raise
         if kind is not None:
@@ -132,13 +132,13 @@ class Memory:
         return Stats(**_C.stats())
 
     def why_lost(self) -> str:
-        """Where the program last did something else than was planned, in a sentence. Empty:
-        nowhere, or there is no plan."""
+        """The op at which the plan was last lost, as a sentence. Empty: it never was, or there is
+        no plan."""
         self._require_open()
         return _C.why_lost()
 
     def events(self) -> list[Event]:
-        """What happened since the last call, in order. Needs `events=True`."""
+        """The events since the last call, in order. Needs `events=True`."""
         self._require_open()
         if self._live is not None:
             raise RuntimeError(
@@ -147,8 +147,8 @@ class Memory:
         return [Event(*event) for event in _C.events()]
 
     def finish_events(self) -> str:
-        """Writes what is left of the events to their file, if there is one, and ends it. The
-        scope's end does so too. Returns what went wrong, as a sentence, or nothing."""
+        """Writes the remaining events to their file, if there is one, and closes it. The end of
+        the scope does so too. Returns an error as a sentence; empty: none."""
         return "" if self._live is None else self._live.finish()
 
     def adopt(self, *things: Any) -> int:
@@ -166,9 +166,9 @@ class Memory:
         return moved
 
     def pin(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Brings the tensor back and keeps it resident until `unpin`, the scope's end, or the end
-        of its memory: if the program lets go of it or makes it larger. Counted: pin twice, unpin
-        twice."""
+        """Brings the tensor back and keeps it resident until `unpin`, the end of the scope, or the
+        end of its memory (the program drops it, or makes it larger). Pins are counted: pin twice,
+        unpin twice."""
         self._require_open()
         _C.pin(tensor)
         return tensor
@@ -184,15 +184,15 @@ class Memory:
         return tensor
 
     def commit(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Cuts the tensor's lineage: it stays resident for as long as it lives, and what made it
-        is forgotten."""
+        """Cuts the tensor's lineage: it stays resident as long as it lives, and the op that made
+        it is forgotten."""
         self._require_open()
         _C.commit(tensor)
         return tensor
 
     def state(self, tensor: torch.Tensor) -> str:
-        """Where the tensor's bytes are: resident, evicted, source, exposed (a pointer is outside),
-        foreign (not in the arena)."""
+        """Where the tensor's bytes are: resident, evicted, source, exposed (a pointer to it is
+        known outside) or foreign (not in the arena)."""
         self._require_open()
         return _C.state(tensor)
 
@@ -266,7 +266,7 @@ def measure() -> Memory:
 
 
 def _machine_bytes() -> int:
-    """Of the machine, or of the container if that allows less. 0: the system does not say."""
+    """Memory of the machine, or of the container if that is less. 0: the system does not say."""
     limits = []
     with contextlib.suppress(ValueError, OSError):
         limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))

@@ -12,21 +12,23 @@ from coop.sizes import format_bytes
 class OutOfBudget(torch.OutOfMemoryError):
     """There is no room for an op, even after evicting everything that can leave.
 
-    The text names the op, what it needs in one piece, the largest run that could be freed, what cannot leave and why,
-    and two budgets. The program may catch it and go on, with a smaller batch for instance.
+    The text names the op, the bytes that it needs in one piece, the largest run that could be
+    freed, what cannot leave and why, and two budgets. The program may catch the exception and go
+    on, for example with a smaller batch.
     """
 
     op: str = ""
     needed: int = 0
-    """Bytes that it asked for in one piece when it failed."""
+    """Bytes that the op requested in one piece when it failed."""
     budget: int = 0
     enough: int = 0
-    """A budget that serves this op, by the engine's own bookkeeping."""
+    """A budget that is enough for this op, by the engine's own bookkeeping."""
     whole: bool = False
-    """That was found out by letting the op run to its end, beyond the budget, and dropping what it made. Else it serves the op as far
-    as it has come."""
+    """True: `enough` was measured by running the whole op beyond the budget and dropping its
+    results. False: it covers only the part of the op that has run."""
     program: int = 0
-    """A guess of what the whole program needs: gradients and an optimizer's state may be still to come."""
+    """An estimate of what the whole program needs: gradients and an optimizer's state may still be
+    missing."""
 
     def __init__(self, text: str = "", op: str = "", **numbers: Any) -> None:
         if numbers:

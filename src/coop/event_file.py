@@ -1,10 +1,9 @@
 """Event files: gzip'ed JSON lines, written while the program runs. docs/event-format.md describes
 them.
 
-JSON lines because traces and plans are too: the same checks while reading, and `zcat run.events`
-shows what happened. gzip makes six to twelve bytes of an event. The compressed stream is flushed
-after each part that is written, so that a program that is killed leaves a file that can be read up
-to there.
+They are JSON lines like traces and plans: readers share the checks, and `zcat run.events` shows
+what happened. With gzip an event takes six to twelve bytes. The compressed stream is flushed after
+each part, so that the file of a program that is killed can be read up to there.
 """
 
 import json
@@ -24,13 +23,14 @@ from coop.trace.content import BadContent, CutOff, Unreadable, is_whole, lines_o
 FORMAT = "coop-events"
 VERSION = 1
 LARGEST = 1 << 34
-"""Bytes of a file, unpacked. It is not kept in memory: more than of a trace."""
+"""The largest file, in bytes unpacked. Events are not kept in memory, so this is more than for a
+trace."""
 LONGEST_TIME = 1e9
 """Seconds: thirty years."""
 _DIGITS = 9
-"""Of seconds: whole nanoseconds."""
+"""Decimal digits of seconds: whole nanoseconds."""
 _ROWS = 4096
-"""Events that are made into text at once."""
+"""Events that are formatted at once."""
 
 Row = tuple[str, float, int, int, int, float, float]
 """An event as the engine gives it."""
@@ -44,7 +44,7 @@ class EventFileError(BadContent):
 class EventWriter:
     """Writes a file, part by part. What was given to `write` is in the file when it returns.
 
-    Nothing is kept in a buffer of the file's: a forked child that ends has nothing to write twice.
+    The file object has no buffer, so that a forked child that exits does not write anything twice.
     """
 
     def __init__(self, path: str | Path, options: _C.Options, policy: str, program: str = "") -> None:
@@ -61,7 +61,7 @@ class EventWriter:
             raise
 
     def write(self, rows: Iterable[Row]) -> None:
-        """Raises OSError; the file then ends with the part before."""
+        """Raises OSError. The file then ends with the part before."""
         rows = list(rows)
         for first in range(0, len(rows), _ROWS):
             part = rows[first : first + _ROWS]
@@ -69,7 +69,7 @@ class EventWriter:
             self.count += len(part)
 
     def close(self) -> None:
-        """The file is whole then. Raises OSError."""
+        """Writes the end of the file. Raises OSError."""
         if self._file.closed:
             return
         try:
@@ -78,7 +78,7 @@ class EventWriter:
             self._file.close()
 
     def abandon(self) -> None:
-        """The file stays as it is, without its end."""
+        """Closes the file without its end."""
         self._file.close()
 
     def __enter__(self) -> Self:
@@ -126,11 +126,12 @@ class EventFile:
         self.program: str = header["program"]
         """What ran: the script's name, or the trace's."""
         self.options: dict[str, Any] = header["options"]
-        """Those of the engine, by name."""
+        """The engine's options, by name."""
         self.coop: str = header["coop"]
         """The version that wrote it."""
         self.whole: bool | None = None
-        """Whether the file has its end. False: the program was killed. None: not read so far."""
+        """Whether the file is complete. False: the program was killed. None: it was not read
+        yet."""
 
     def __iter__(self) -> Iterator[Event]:
         lines = self._lines()
@@ -153,7 +154,7 @@ class EventFile:
         self.whole = end is not None
 
     def _lines(self) -> Iterator[Any]:
-        """Up to the last whole line."""
+        """All lines up to the last complete one."""
         number = 0
         try:
             for number, line in lines_of(self.path, LARGEST):  # noqa: B007  used in the message
@@ -176,16 +177,16 @@ def is_event_file(path: str | Path) -> bool:
 
 
 def _plain(options: _C.Options) -> dict[str, Any]:
-    """As JSON can have them: the policy's parts by name."""
+    """The options as JSON values: the policy's parts by name."""
     values = {name: getattr(options, name) for name in OPTIONS if name not in ("budget", "checks")}
     return {name: getattr(value, "name", value) for name, value in values.items()}
 
 
 def _shortened(row: Row) -> list[Any]:
-    """Without the zeros at its end."""
+    """The row without the zeros at its end."""
     kind, time, storage, offset, size, value, waited = row
     line: list[Any] = [kind, round(time, _DIGITS), storage, offset, size]
-    if value or waited:  # a whole number stays one: an offset, or a number of ops
+    if value or waited:  # an integer stays one: an offset, or a number of ops
         line.append(int(value) if value.is_integer() else round(value, _DIGITS))
     if waited:
         line.append(round(waited, _DIGITS))

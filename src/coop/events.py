@@ -1,4 +1,4 @@
-"""What the engine tells: its figures, and one event for each thing that happens in the arena."""
+"""What the engine reports: its figures, and one event for each thing that happens in the arena."""
 
 import dataclasses
 
@@ -30,7 +30,7 @@ class Stats(StatsFields):
 
     @property
     def hidden_share(self) -> float:
-        """Of the time of transfers, what the program did not wait for."""
+        """The share of transfer time that the program did not wait for."""
         return self.hidden_seconds / (self.transfer_seconds or 1.0)
 
 
@@ -43,12 +43,12 @@ class Event:
     time: float
     """On the engine's clock: seconds spent in ops, and waiting for transfers, so far."""
     storage: int
-    """Its number; 0: none."""
+    """The number of the storage; 0: none."""
     offset: int
     bytes: int
-    """Of the block."""
+    """The size of the block."""
     value: float
     """Of a record: its op's cost in seconds. Of a move: the offset before. Of a search or a
     transfer: its seconds. Of a plan: a number of ops."""
     waited: float = 0.0
-    """Seconds, by the program, for a transfer."""
+    """Seconds that the program waited for a transfer."""

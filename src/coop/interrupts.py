@@ -1,4 +1,4 @@
-"""Ctrl-C at a bad moment: it waits until what must be done as a whole is done."""
+"""Defers Ctrl-C while an operation must not be interrupted."""
 
 import signal
 import threading
@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """An interrupt that comes within is raised at the end. Python raises them on the main thread only."""
+    """Raises an interrupt that arrives within the block at its end. Python raises them on the main
+    thread only."""
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or before is None:
         yield

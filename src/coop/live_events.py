@@ -1,13 +1,12 @@
 """Writes the events of an open scope to a file while the program runs.
 
-A thread of its own takes what has happened several times a second, and writes it. So events do not
-gather in memory, however long the program runs and whatever it does: one long backward pass has no
-place in Python where somebody else could have a turn. The program's own threads are not held up by
-the disk. At the end of the scope the rest is written. A program that is killed leaves all but the
-last moments.
+A thread takes the events several times a second and writes them. So they do not pile up in memory,
+however long the program runs: even during one long backward pass, in which no other Python code
+runs. The program's own threads do not wait for the disk. At the end of the scope the rest is
+written. If the program is killed, only the last moments are missing.
 
-If the file cannot be written any more (a full disk), the program goes on, and hears of it at the
-end. A forked child writes nothing: the file is its parent's.
+If the file can no longer be written (a full disk), the program goes on and is told at the end. A
+forked child writes nothing: the file belongs to its parent.
 """
 
 import os
@@ -17,11 +16,11 @@ from coop import _C
 from coop.event_file import EventWriter
 
 INTERVAL = 0.2
-"""Seconds between two parts."""
+"""Seconds between two writes."""
 
 
 class LiveEvents:
-    """Of the scope that is open, from now until `finish`."""
+    """Writes the events of the open scope, from now until `finish`."""
 
     def __init__(self, writer: EventWriter) -> None:
         self._writer = writer
@@ -32,8 +31,8 @@ class LiveEvents:
         self._thread.start()
 
     def finish(self) -> str:
-        """Writes the rest, while the scope is still open. Returns what went wrong, as a sentence,
-        or nothing."""
+        """Writes the rest, while the scope is still open. Returns an error as a sentence; empty:
+        none."""
         if os.getpid() != self._process:
             return ""
         if not self._ending.is_set():

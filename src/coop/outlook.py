@@ -1,8 +1,9 @@
-"""What a program will need that has run out of budget: a guess, from its optimizers and from the ops so far.
+"""Estimates what a program needs that has run out of budget, from its optimizers and from the ops
+so far.
 
-Sources are what is left when all else has left: parameters, gradients, an optimizer's state. At the moment of failure
-some of them are still to come, and the optimizers of the program tell which. The rest is what a single op needs at once;
-a backward pass needs more for each op than the forward pass did.
+When everything has left that can, the sources remain: parameters, gradients, an optimizer's state.
+When an op fails, some of them do not exist yet; the program's optimizers tell which. The rest is
+what a single op needs at once. An op of the backward pass needs more than one of the forward pass.
 """
 
 import gc
@@ -14,18 +15,19 @@ import torch
 from coop import _C
 
 _BACKWARD = 3.0
-"""Times as much as an op of the forward pass needs, an op of the backward pass needs with what it is made from."""
+"""An op of the backward pass, with what it is made from, needs so many times the bytes of a
+forward op."""
 _GROWTH = 2.0
-"""Times as much as an op has needed, a later one may, in a program that trains nothing."""
+"""In a program that trains nothing, a later op may need so many times the most bytes so far."""
 _SMALL = 1 << 16
 """Bytes below which a storage does not swap."""
 _MARGIN = 1.25
-"""For what steps do differently."""
+"""A margin, because steps differ."""
 
 
 def program_needs(numbers: Mapping[str, Any]) -> int:
-    """Bytes, at a guess. `numbers` are the engine's, of the shortage: sources now, the most that one op has needed so far beyond
-    them, whether sources may leave."""
+    """An estimate in bytes. `numbers` are the engine's, from the shortage: sources now, the most
+    that one op has needed so far besides them, and whether sources may leave."""
     parameters = to_come = together = small = 0
     trained = False
     for optimizer in _optimizers():
@@ -48,8 +50,8 @@ def program_needs(numbers: Mapping[str, Any]) -> int:
 
 
 def _optimizers() -> list[torch.optim.Optimizer]:
-    """Those of the program. An object refers to its class, and the collector finds what does: three times as fast as
-    a walk over all objects."""
+    """The program's optimizers. An object refers to its class, and the garbage collector finds
+    what refers to a class: three times as fast as a walk over all objects."""
     classes = set(_with_subclasses(torch.optim.Optimizer))
     return [thing for thing in gc.get_referrers(*classes) if type(thing) in classes]
 
@@ -75,13 +77,13 @@ def _made(state: Mapping[str, Any] | None) -> list[torch.Tensor]:
 
 
 def _is_there_for_good(tensor: torch.Tensor) -> bool:
-    """A source, or outside the arena. Zeros that are to become a moment are not: they can be made again, and take no
-    room before they are written."""
+    """Whether the tensor is a source or outside the arena. Zeros that will become a moment are
+    neither: they can be recomputed, and take no room until they are written."""
     return _C.state(tensor) not in ("resident", "evicted")
 
 
 def _together(group: Mapping[str, Any], sizes: list[int], states: int, swaps: bool) -> int:
-    """Bytes that a step needs at once, beyond what stays."""
+    """Bytes that an optimizer step needs at once, besides what stays."""
     largest, all_ = max(sizes, default=0), sum(sizes)
     if group.get("fused"):
         return (2 + states) * all_ if swaps else 0

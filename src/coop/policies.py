@@ -1,22 +1,22 @@
 """The policies by name: which switches of the engine each one sets.
 
 coop        window over neighbours, cost per byte, two-ended placement by measured density, exact
-            projected cost of what somebody needs, storages nobody holds kept until their room is
-            needed, recomputable in-place, moving; gradients on their way through a backward pass
-            stay
+            projected cost of what somebody needs, storages that nobody holds are kept until their
+            room is needed, recomputable in-place ops, moving; gradients inside a backward pass
+            are not recomputed
 coop-paper  as published: sum of scores, best fit with a side inside the hole, union-find cost,
             eager eviction
-dtr         least (projected cost / size / staleness), exact neighbourhood; copy on write, best
+dtr         lowest (projected cost / size / staleness), exact neighbourhood; copy on write, best
             fit, eager eviction
 dtr-eq      the same with union-find components
-dte         DTR with the free neighbours' bytes counted in
-delta       the largest and stalest first, and the cheaper of recomputing and swapping for each;
-            without a tier to swap to it only recomputes
+dte         DTR; the size includes the free neighbours
+delta       the largest and stalest first, by the cheaper of recomputing and swapping; without a
+            tier to swap to it only recomputes
 lru         least recently used
 
-All but the first are as published, so gradients are evicted and recomputed as anything else is.
-Only compaction, where nothing else helps (`rescue`), is for all: without it none of the others
-could live in one arena with sources in it.
+All but the first are as published, so they also evict and recompute gradients. Compaction as a
+last resort (`rescue`) is on for all: without it, none of the published policies works in one arena
+that also holds sources.
 """
 
 from typing import Any

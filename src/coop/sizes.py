@@ -14,8 +14,8 @@ _PATTERN = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
 
 def parse_bytes(size: int | str, what: str = "a budget") -> int:
-    """Bytes of "600MiB", "4 GB", "1.5GiB" or an int. KB, MB, GB are powers of 10; KiB, MiB, GiB powers of 2. `what` it is a size
-    of, for errors."""
+    """Bytes of "600MiB", "4 GB", "1.5GiB" or an int. KB, MB, GB are powers of 10; KiB, MiB, GiB
+    powers of 2. `what` is named in errors."""
     if isinstance(size, bool) or not isinstance(size, int | str):
         raise TypeError(f"a size is an int of bytes or a string such as '600MiB', not {size!r}")
     if isinstance(size, int):
@@ -34,7 +34,8 @@ def parse_bytes(size: int | str, what: str = "a budget") -> int:
 
 
 def parse_budget(text: str) -> int | float:
-    """An int of bytes, or a float: a share of what a step needs by itself. "50%" and "0.5" are shares, "600MiB" is bytes.
+    """An int of bytes, or a float: a share of what a step needs by itself. "50%" and "0.5" are
+    shares, "600MiB" is bytes.
 
     A number without a unit is a share if it has a decimal point.
     """

@@ -1,4 +1,4 @@
-"""Tiers: where tensors go that leave the arena with their bytes."""
+"""Tiers: where swapped tensors are kept."""
 
 import os
 from dataclasses import dataclass
@@ -20,9 +20,11 @@ class Host:
 
 
 class Disk:
-    """A file in a folder. It has no name, so nothing is left of it, however the process ends.
+    """A file in a folder. It is unlinked at once, so that nothing is left of it however the
+    process ends.
 
-    `limit`: how large it may grow, in bytes or as in "20GiB". What comes back is compared with a checksum of what left.
+    `limit`: how large it may grow, in bytes or as in "20GiB". What is read is compared with a
+    checksum of what was written.
     """
 
     def __init__(self, folder: str | Path, limit: int | str | None = None) -> None:
@@ -42,7 +44,7 @@ class Disk:
 
 
 def tier_of(swap: int | str | Disk | None) -> Host | Disk | None:
-    """What `coop.budget(swap=...)` means."""
+    """The tier that the argument of `coop.budget(swap=...)` means."""
     if swap is None or isinstance(swap, Disk):
         return swap
     return Host(parse_bytes(swap, "a tier"))

@@ -38,7 +38,7 @@ from step_traces import convolutions, transformer
 
 DATA = Path(__file__).parents[1] / "trace" / "data"
 LIMIT = 1.5
-"""Overhead from which on playing is given up: a case takes milliseconds."""
+"""The overhead from which playing is ended: a case takes milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,11 @@ class Reader:
     use: Callable[[Any], None]
     error: type[Exception]
     accepts: bool = True
-    """What is read can be used. A log may be for the ideal simulator only, and nobody plays an
-    empty trace."""
+    """The result can be used. A log may be for the ideal simulator only, and an empty trace is not
+    played."""
 
     def take(self, path: Path) -> str:
-        """What became of the file: read, used or refused. Any other error is a finding."""
+        """What happened to the file: read, used or refused. Any other error is a finding."""
         try:
             found = self.read(path)
         except self.error as error:
@@ -96,7 +96,7 @@ def _logs() -> list[bytes]:
 
 
 STEP = transformer(2)
-"""That plans are for."""
+"""The step that the plans are for."""
 GRAPH = graph_of(STEP)
 
 

@@ -1,4 +1,4 @@
-"""One case, in the child: the program plainly, without a limit, and in each budget."""
+"""One case, in the child: the program runs plainly, without a limit, and in each budget."""
 
 import time
 import warnings
@@ -8,11 +8,12 @@ from hunt import compare
 from hunt.program import Program
 
 PLAIN_RUNS = 5
-"""More of them, where a budget seems to make a difference: do they agree among themselves?"""
+"""Further plain runs if a budget seems to make a difference: do they agree with each other?"""
 
 
 def attempt(text: str, settings: list[dict[str, Any]]) -> dict[str, Any]:
-    """status: same, different (what, at: which settings, raised: by each step, plainly), or unstable: two plain runs differ."""
+    """status: same; different (what, at: which settings, raised: by each step in a plain run); or
+    unstable: two plain runs differ."""
     start = time.process_time()
     answer = {"no room": 0, "at": None, "what": "", "raised": [], "features": []}
     with warnings.catch_warnings():

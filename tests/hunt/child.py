@@ -17,11 +17,11 @@ from typing import Any
 Case = tuple[str, list[dict[str, Any]]]
 """A program, dumped, and settings."""
 SECONDS = 60
-"""A case that takes longer hangs."""
+"""A case that takes longer counts as a hang."""
 
 
 def serve(connection: Connection, errors: str, planted: str) -> None:
-    """In the child: answers cases until the parent goes."""
+    """Runs in the child: answers cases until the parent ends."""
     import faulthandler
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
@@ -31,7 +31,7 @@ def serve(connection: Connection, errors: str, planted: str) -> None:
     import coop.errors
     from hunt.attempt import attempt
 
-    coop.errors.program_needs = lambda numbers: 0  # the guess looks at every object; tests/tips hunts it
+    coop.errors.program_needs = lambda numbers: 0  # the estimate visits every object; tests/tips tests it
     if planted:
         from hunt.plant import plant
 
@@ -44,7 +44,7 @@ def serve(connection: Connection, errors: str, planted: str) -> None:
 
 
 class Child:
-    """One at a time; started again when it has died."""
+    """One child at a time, started again when it has died."""
 
     def __init__(self, planted: str = "") -> None:
         self.planted = planted
@@ -56,7 +56,7 @@ class Child:
         if here not in os.environ.get("PYTHONPATH", ""):  # the server looks nowhere else
             os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
         os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")  # see tests/conftest.py
-        context = multiprocessing.get_context("forkserver")  # it has imported torch: a new child is there at once
+        context = multiprocessing.get_context("forkserver")  # it has imported torch already: a new child starts fast
         context.set_forkserver_preload(["torch._dynamo", "hunt.attempt"])
         self.connection, theirs = context.Pipe()
         self.errors = tempfile.NamedTemporaryFile(prefix="hunt-", suffix=".err")  # noqa: SIM115  lives as long as the child
@@ -75,7 +75,7 @@ class Child:
         self.process = None
 
     def attempt(self, case: Case, seconds: float = SECONDS) -> dict[str, Any]:
-        """What came of it; see attempt.py. A child that dies or hangs is replaced."""
+        """The result; see attempt.py. A child that dies or hangs is replaced."""
         if self.process is None:
             self.start()
         start = time.monotonic()

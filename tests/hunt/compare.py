@@ -18,7 +18,7 @@ TRIES = 7
 
 
 def random_settings(rng: random.Random) -> Settings:
-    """Of a budget: how tight it is, the policy, and switches."""
+    """Random settings of a budget: how tight it is, the policy, and switches."""
     settings: Settings = {
         "ratio": rng.choice([0.0, 0.1, 0.2, 0.3, 0.5, 0.7]),
         "policy": "coop" if rng.random() < 0.5 else rng.choice(sorted(POLICIES)),
@@ -41,7 +41,7 @@ def random_settings(rng: random.Random) -> Settings:
 
 
 def bits(value: Any) -> Any:
-    """All that can be told apart: shape, strides and bytes of a tensor."""
+    """Everything that can differ: shape, strides and bytes of a tensor."""
     if isinstance(value, torch.Tensor):
         value = value.detach()
         if value.layout is not torch.strided:
@@ -104,7 +104,7 @@ def managed(program: Program, memory: coop.Memory, watch: Watch | None = None) -
 
 
 def difference(expected: dict[str, Any], actual: dict[str, Any]) -> str:
-    """In a sentence; empty: none."""
+    """The difference as a sentence; empty: none."""
     for name, value in expected.items():
         if actual[name] != value:
             if name == "raised":
@@ -130,7 +130,7 @@ def without_limit(program: Program) -> tuple[coop.Stats, dict[str, Any]]:
 def in_budget(
     program: Program, measured: coop.Stats, settings: Settings, features: set[int] | None = None
 ) -> dict[str, Any] | None:
-    """The results in the smallest budget that serves, from the ratio upwards; None: there is no room."""
+    """The results in the smallest budget that is enough, from the ratio upwards; None: none is."""
     options = dict(settings)
     ratio = options.pop("ratio")
     size = max(int(measured.floor + ratio * (measured.peak - measured.floor)), 4096)

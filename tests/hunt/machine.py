@@ -26,16 +26,17 @@ from hunt.program import Program, random_program, script
 from hunt.shrink import shrink
 
 BUDGETS = 1
-"""For each program."""
+"""Budgets for each program."""
 RENEW = 500
-"""Programs after which the child is a new one: cycles that go through autograd are never freed, and their scopes neither."""
+"""After so many programs the child is replaced: reference cycles through autograd are never freed,
+nor are their scopes."""
 SHRUNK = 3
-"""Findings of one kind that are made small; the rest are only kept."""
+"""Findings of one kind that are shrunk; the others are only kept."""
 
 
 @dataclasses.dataclass
 class State:
-    """What a later run goes on from."""
+    """The state from which a later run goes on."""
 
     seed: int = 0
     programs: int = 0
@@ -43,7 +44,7 @@ class State:
     no_room: int = 0
     unstable: int = 0
     seconds: float = 0.0
-    """Of the child's processor time."""
+    """The child's processor time."""
     findings: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     features: list[int] = dataclasses.field(default_factory=list)
 
@@ -128,7 +129,7 @@ class Machine:
 
 
 def _kind(what: str) -> str:
-    """Which part of the result differs, without its number."""
+    """The part of the result that differs, without its number."""
     return what.split(":")[0].split("[")[0]
 
 

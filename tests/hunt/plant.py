@@ -1,4 +1,4 @@
-"""Errors put into managed runs on purpose, to see that the machine finds them."""
+"""Errors planted in managed runs, to check that the machine finds them."""
 
 import os
 import time
@@ -31,7 +31,7 @@ PLANTS: dict[str, Callable[[Any], Any]] = {"wrong": _wrong, "crash": _crash, "ha
 
 
 def plant(name: str) -> None:
-    """The step gives something else while a budget is in force."""
+    """Makes the step return something else while a budget is in force."""
     original = program._STEPS[STEP]
 
     def planted(*arguments: Any) -> Any:

@@ -69,7 +69,7 @@ _STEPS = {name: _compiled(text) for name, text in SOURCES.items()}
 class Program:
     steps: tuple[Step, ...]
     size: int = 0
-    """Of the registers to begin with: a number in `SIZES`."""
+    """The size of the registers at the start: an index in `SIZES`."""
     seed: int = 0
     threads: int = 1
 
@@ -117,7 +117,7 @@ class Interpreter:
         self.machine = Machine(*SIZES[program.size % len(SIZES)], program.seed, memory)
         self.watch = watch
         self.log: list[str] = []
-        """Of each step: what it raised."""
+        """For each step, what it raised."""
         self.messages: list[str] = []
 
     def run(self) -> "Interpreter":

@@ -1,4 +1,4 @@
-"""Makes a program that differs small: fewer steps, smaller numbers, fewer settings."""
+"""Shrinks a program that differs: fewer steps, smaller numbers, fewer settings."""
 
 import dataclasses
 import itertools
@@ -11,7 +11,8 @@ Fails = Callable[[Program, dict[str, Any]], bool]
 
 
 def shrink(program: Program, settings: dict[str, Any], fails: Fails, most: int = 600) -> tuple[Program, dict[str, Any]]:
-    """As far as leaving out steps, smaller numbers and fewer settings lead, in at most so many runs."""
+    """Leaves out steps and settings and makes numbers smaller as long as it fails, in at most
+    `most` runs."""
     left = most
 
     def attempt(smaller: Program, fewer: dict[str, Any]) -> bool:

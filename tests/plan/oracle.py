@@ -5,7 +5,7 @@ import itertools
 
 
 def cheapest(graph, budget, paging=None):
-    """Dijkstra over what is done, in memory and in storage. None: no plan fits."""
+    """Dijkstra over states: what is done, in memory and in storage. None: no plan fits."""
     kept = {number for number, value in enumerate(graph.values) if value.kept}
     size = [value.bytes for value in graph.values]
     first = (0, frozenset(), frozenset())

@@ -1,7 +1,8 @@
-"""Random programs that run out of budget, and whether the tip that they get is true.
+"""Random programs that run out of budget, to check that the tip in the error is true.
 
-A case is a program, a policy and a budget that is too small, all drawn from one number. It is run until `OutOfBudget`,
-then once more with exactly the budget that the tip names, and so on until the whole program runs.
+A case is a program, a policy and a budget that is too small, all drawn from one number. It runs
+until `OutOfBudget`, then once more with exactly the budget that the tip names, and so on until the
+whole program runs.
 """
 
 import itertools
@@ -17,14 +18,14 @@ import coop
 
 POLICIES = ("coop", "coop", "coop-paper", "dtr", "dte", "lru")
 MANY = 12
-"""Tries, after which nobody follows tips any more."""
+"""The most tips that are followed in one case."""
 
 Program = Callable[[], None]
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Where a run ended, and what the run after it showed."""
+    """Where a run ended, and what the next run showed."""
 
     budget: int
     ops: int
@@ -36,18 +37,19 @@ class Failure:
 
 @dataclass
 class Verdict:
-    """What became of a case."""
+    """The result of a case."""
 
     seed: int
     name: str
     floor: int
     peak: int
     failures: list[Failure] = field(default_factory=list)
-    """At the first budget, then at each that was named for the whole program."""
+    """At the first budget, then at each budget that was named for the whole program."""
     broken: list[tuple[Failure, Failure]] = field(default_factory=list)
-    """A failure, and the same op, or one before it, at the budget that was named for it."""
+    """A failure, and a failure of the same op, or of an earlier one, in the budget that was named
+    for it."""
     last: int = 0
-    """The budget that served the whole program; 0: none did, in so many tries."""
+    """The budget that was enough for the whole program; 0: none was."""
 
     def explain(self) -> str:
         lines = [f"case {self.seed}: {self.name}; floor {self.floor}, peak {self.peak}, ran with {self.last}"]
@@ -195,7 +197,7 @@ def attempt(program: Program, budget: int, policy: str, swap: Any) -> Failure | 
 
 
 def case(seed: int) -> Verdict | None:
-    """None: it runs in any budget that was tried."""
+    """None: it ran in every budget that was tried."""
     rng = random.Random(seed)
     name, program = rng.choice(KINDS)(rng)
     policy = rng.choice(POLICIES)

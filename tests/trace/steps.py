@@ -1,4 +1,4 @@
-"""What the tests of traces look at."""
+"""Helpers that the tests of traces share."""
 
 import torch
 
@@ -50,7 +50,7 @@ def history(trace: Trace) -> list[tuple]:
 
 
 def releases_after(trace: Trace, tensor: int) -> str:
-    """The op after which a tensor is released, and "" if it is held to the end."""
+    """The op after which a tensor is released; "" if it is held to the end."""
     last = ""
     for i in trace.instructions:
         if isinstance(i, Op):

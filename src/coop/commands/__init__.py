@@ -1,6 +1,6 @@
 """The commands that have a file of their own. cli.py puts them together.
 
-A command checks what it was told while click is in charge, and returns its work as a function.
+A command checks its arguments while click runs, and returns its work as a function.
 """
 
 import sys
@@ -11,6 +11,6 @@ Work = Callable[[], None]
 
 
 def refuse(sentence: str) -> NoReturn:
-    """What is wrong is told in one sentence, without a traceback."""
+    """Ends with one sentence that says what is wrong, without a traceback."""
     print(f"coop: {sentence}", file=sys.stderr)
     raise SystemExit(2)

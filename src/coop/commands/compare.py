@@ -1,6 +1,7 @@
 """`coop compare`: policies over networks and memory ratios, as JSON, tables and pictures.
 
-Everything that is finished stays: the same command, given again, plays what is missing and draws everything anew.
+Finished points are kept: the same command, run again, plays what is missing and draws everything
+anew.
 """
 
 import os

@@ -23,7 +23,7 @@ from coop.sizes import format_bytes, parse_budget
 from coop.trace.formats import read_any
 
 Runs = tuple[int, list[str], list[Timeline]]
-"""The budget, the titles, and what happened."""
+"""The budget, the titles, and the timelines."""
 
 
 @click.command("memory-map")
@@ -120,7 +120,7 @@ def _recorded(file: str, part: tuple[str, float, float]) -> Runs:
 
 
 def _title(events: EventFile, run: Timeline) -> str:
-    """What a simulation would say of itself, as far as the events tell."""
+    """The title that a simulation would have, as far as the events tell."""
     parts = [f"{run.count('evict') + run.count('leave'):,} evicted", f"{run.count('restore'):,} recomputed"]
     if moved := run.count("move"):
         parts.append(f"{moved:,} moved")

@@ -1,7 +1,7 @@
 """`coop plan`: the best plan that a planner finds for a recorded step in a budget.
 
-While it runs, the best plan so far, the bound and the gap between them are told on stderr; Ctrl-C
-ends the search and keeps what it has found.
+While it runs, it prints the best plan so far, the bound and the gap between them on stderr. Ctrl-C
+ends the search and keeps the best plan.
 """
 
 import json
@@ -111,8 +111,8 @@ def figures(plan: Plan, graph: Graph) -> dict[str, Any]:
 
 
 class _Reporting:
-    """One line on stderr that is written over and over; on what is no terminal, one line for each
-    better plan."""
+    """One line on stderr that is overwritten; if stderr is no terminal, one line for each better
+    plan."""
 
     def __init__(self) -> None:
         self.console = Console(stderr=True)

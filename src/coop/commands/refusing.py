@@ -8,7 +8,8 @@ from coop.commands import refuse
 
 @contextlib.contextmanager
 def refusing(*errors: type[Exception]) -> Iterator[None]:
-    """Errors whose texts are sentences made for users become refusals. OSError always does, with the file's name."""
+    """Turns errors whose texts are written for users into refusals. OSError always, with the
+    file's name."""
     try:
         yield
     except OSError as error:

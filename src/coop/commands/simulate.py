@@ -30,7 +30,7 @@ from coop.trace.trace import Op, Trace
 
 
 def switches(command: Callable[..., Any]) -> Callable[..., Any]:
-    """One pair of flags for each part of a policy that can be switched."""
+    """A pair of flags for each part of a policy that can be switched."""
     for name in reversed(SWITCHES):
         flag = name.replace("_", "-")
         command = click.option(f"--{flag}/--no-{flag}", name, default=None, help=SWITCHES[name])(command)
@@ -106,7 +106,7 @@ _SWAPPED = ("swapped_out", "swapped_in", "transfer_seconds", "hidden_seconds", "
 
 
 def _swapping(bandwidth: str) -> dict[str, Any]:
-    """The switches for it."""
+    """The switches for swapping."""
     rates = bandwidth.split(",")
     if len(rates) != 2:
         raise ValueError(f"{bandwidth!r} is not two bandwidths, in and out, such as '12GB,12GB'")
@@ -161,7 +161,7 @@ def _ideal(trace: Trace, budget: int | float, variant: Variant, *, limit: float)
         "peak": result.peak,
         "evictions": result.evictions,
         "rematerialisations": result.rematerialisations,
-        "moves": 0,  # without addresses there is nothing to move, nor to fragment
+        "moves": 0,  # without addresses nothing is moved or fragmented
         "fragmentation": 0.0,
         "searches": 0,
         "search_seconds": 0.0,

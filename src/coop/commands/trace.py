@@ -1,11 +1,12 @@
-"""`coop trace`: the trace of one step, of a network by shapes alone, of a script that runs, or of what PyTorch has recorded.
+"""`coop trace`: the trace of one step: of a network by shapes alone, of a script that runs, or of
+what PyTorch has recorded.
 
     coop trace bert-large --batch 16 --device a100 -o bert.trace
     coop trace train.py --step 3 -o step.trace -- --the --script's --own
     coop trace et.json --kineto kineto.json -o step.trace
 
-A script is stopped when its step is recorded: a trace is wanted in a minute, and scripts train for hours. It ends as
-with `sys.exit()`, so that what it has to tidy up is tidied up. With `--go-on` it runs to its end.
+A script is stopped when its step is recorded, because scripts may train for hours. It ends as with
+`sys.exit()`, so that its own cleanup runs. With `--go-on` it runs to its end.
 """
 
 import sys

@@ -1,4 +1,5 @@
-"""The eight networks of the Coop paper, at its sizes and at small ones for tests; and two that are trained on small devices.
+"""The eight networks of the Coop paper, at its sizes and at small ones for tests; and two that are
+trained on small devices.
 
     network = coop.models.get("bert-large")
     model = network.build()

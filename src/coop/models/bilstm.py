@@ -1,4 +1,5 @@
-"""A bidirectional LSTM, unrolled over time: one cell call, and a handful of ops, for each time step and direction."""
+"""A bidirectional LSTM, unrolled over time: one cell call, a handful of ops, for each time step
+and direction."""
 
 import torch
 from torch import Tensor, nn

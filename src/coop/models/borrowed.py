@@ -1,8 +1,10 @@
-"""The networks that `transformers` has: ResNet-50, BERT Large, Swin-T and a GPT of 2.7 billion parameters; and for
-small devices, with one example at a time, ResNet-18 for pictures of 32 x 32 and BERT Base.
+"""The networks that `transformers` has: ResNet-50, BERT Large, Swin-T and a GPT of 2.7 billion
+parameters; and for small devices, with one example at a time, ResNet-18 for pictures of 32 x 32
+and BERT Base.
 
-Attention is `eager`: matmul, softmax, dropout and matmul, as in the frameworks of the paper's time. It stores the
-scores, and so has much to evict. Fused attention (`sdpa`) would also be another op on each device.
+Attention is `eager`: matmul, softmax, dropout and matmul, as in the frameworks of the paper's
+time. It stores the scores, so there is much to evict. Fused attention (`sdpa`) would also be a
+different op on each device.
 
 Configurations are made here; nothing is downloaded.
 """
@@ -25,8 +27,8 @@ def resnet50(small: bool) -> Network:
 
 
 def resnet18(small: bool) -> Network:
-    """As POET has it: pictures of 32 x 32, one at a time. The first convolution is 3 x 3 and nothing is pooled after
-    it, as usual for that size."""
+    """As in POET: pictures of 32 x 32, one at a time. The first convolution is 3 x 3 and nothing
+    is pooled after it, as usual for that size."""
     shape: dict[str, Any] = {"layer_type": "basic", "embedding_size": 64, "hidden_sizes": [64, 128, 256, 512]}
     shape["depths"] = [2, 2, 2, 2]
     if small:
@@ -73,7 +75,7 @@ def bert_large(small: bool) -> Network:
 
 
 def bert_base(small: bool) -> Network:
-    """As POET has it: one text at a time."""
+    """As in POET: one text at a time."""
     width, layers, heads = (32, 2, 4) if small else (768, 12, 12)
     return _bert("bert-base", small, width, layers, heads, 1, _plain)
 
@@ -113,7 +115,8 @@ def _bert(name: str, small: bool, width: int, layers: int, heads: int, count: in
 
 
 def gpt(small: bool) -> Network:
-    """The 2.7 billion parameter row of GPT-3's table 2.1, with GPT-2's dense attention in every layer."""
+    """The row of GPT-3's table 2.1 with 2.7 billion parameters, with GPT-2's dense attention in
+    every layer."""
     vocabulary, length = (100, 32) if small else (50257, 1024)
     width, layers, heads = (32, 2, 4) if small else (2560, 32, 32)
 
@@ -148,7 +151,7 @@ def gpt(small: bool) -> Network:
 
 
 def _plain(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """Without momentum, for which small devices have no room."""
+    """SGD without momentum, for which small devices have no room."""
     return torch.optim.SGD(parameters, lr=1e-2, foreach=False)
 
 

@@ -11,10 +11,11 @@ Optimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
 def adam(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """One parameter after the other, which is PyTorch's default on the CPU.
+    """Adam that updates one parameter after the other, which is PyTorch's default on the CPU.
 
-    On a GPU its default is `foreach`, which updates all parameters in one op and needs a temporary as large as all of
-    them. The paper's framework updates one at a time, so this is said here and does not depend on the device.
+    On a GPU the default is `foreach`, which updates all parameters in one op and needs a temporary
+    as large as all of them. The paper's framework updates one at a time, so the choice is made
+    here and does not depend on the device.
     """
     return torch.optim.Adam(parameters, lr=1e-4, foreach=False)
 
@@ -38,12 +39,13 @@ class Network:
     batch: Callable[[int], Inputs]
     """Random inputs and labels for that many examples, on the default device."""
     batch_size: int
-    """The paper's."""
+    """The paper's batch size."""
     optimizer: Optimizer
     loss: Callable[[nn.Module, Inputs], Tensor] = classification
 
     def step(self, model: nn.Module, optimizer: torch.optim.Optimizer, inputs: Inputs) -> None:
-        """Forward, backward, update. Gradients are dropped at the end, so that none lives from one step to the next."""
+        """Forward, backward, update. Gradients are dropped at the end, so that none lives from one
+        step to the next."""
         self.loss(model, inputs).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)

@@ -19,12 +19,13 @@ _SMALL: dict[str, Callable[[bool], Network]] = {"resnet18": borrowed.resnet18, "
 NAMES = tuple(_NETWORKS)
 """Those of the paper, on which policies and planners are compared."""
 SMALL_NAMES = tuple(_SMALL)
-"""For small devices."""
+"""Networks for small devices."""
 KNOWN = (*NAMES, *SMALL_NAMES)
 
 
 def get(name: str, small: bool = False) -> Network:
-    """The network of that name. `small` is the same architecture at a size that trains on a laptop in a moment."""
+    """The network of that name. `small`: the same architecture at a size that a laptop trains in a
+    moment."""
     networks = _NETWORKS | _SMALL
     if name not in networks:
         raise ValueError(f"there is no network {name!r}; the known ones are {', '.join(networks)}")

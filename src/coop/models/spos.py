@@ -1,7 +1,8 @@
 """Single path one shot (Guo et al. 2020): a supernet of which each step trains one random path.
 
-20 layers, each with four choices: ShuffleNet V2 blocks with kernels of 3, 5 and 7, and an Xception-like one. The layout
-is the paper's, with the stem and the first stage at stride 1 for CIFAR-10's images of 32 x 32.
+20 layers, each with four choices: ShuffleNet V2 blocks with kernels of 3, 5 and 7, and an
+Xception-like one. The layout is the paper's, with the stem and the first stage at stride 1 for
+CIFAR-10's images of 32 x 32.
 """
 
 import random
@@ -26,7 +27,8 @@ def _depthwise(channels: int, kernel: int, stride: int = 1) -> list[nn.Module]:
 
 
 class Block(nn.Module):
-    """Half of the channels pass by, or through a short branch of their own where shapes change."""
+    """Half of the channels bypass the block, or go through a short branch of their own where
+    shapes change."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int) -> None:
         super().__init__()
@@ -75,7 +77,8 @@ class Supernet(nn.Module):
 
 
 def _settled_sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """With a moment for every parameter from the start: a path that was not taken yet would have none."""
+    """SGD with a moment for every parameter from the start: otherwise a path that was never taken
+    would have none."""
     optimizer = sgd(parameters)
     for group in optimizer.param_groups:
         for parameter in group["params"]:

@@ -1,4 +1,5 @@
-"""U-Net (Ronneberger et al. 2015) with padded convolutions and batch norm, as it is commonly trained today."""
+"""U-Net (Ronneberger et al. 2015) with padded convolutions and batch norm, as it is commonly
+trained today."""
 
 from itertools import pairwise
 

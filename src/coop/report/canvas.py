@@ -1,5 +1,5 @@
-"""What all pictures share: matplotlib, if it is there, colours that everybody can tell apart, and
-how files are written."""
+"""What all pictures share: matplotlib, if it is installed, colours that are easy to tell apart,
+and how files are written."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def matplotlib() -> Any:
 
 @contextmanager
 def figure(width: float, height: float) -> Iterator[Figure]:
-    """A figure in the house's style, of that many inches."""
+    """A figure in coop's style, of that many inches."""
     library = matplotlib()
     with library.rc_context(_STYLE):
         made: Figure = importlib.import_module("matplotlib.figure").Figure(
@@ -72,8 +72,8 @@ def figure(width: float, height: float) -> Iterator[Figure]:
 
 
 def save(made: Figure, path: Path, formats: Sequence[str] = ()) -> list[Path]:
-    """Writes the figure as `path`, or in each format if formats are named or the path has none of
-    them as its suffix."""
+    """Writes the figure as `path`; or in each format, if formats are given or the path has no
+    suffix of a format."""
     suffix = path.suffix.lstrip(".").lower()
     if suffix in FORMATS and not formats:
         files = [path]

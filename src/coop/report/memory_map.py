@@ -54,7 +54,7 @@ _MARKS: dict[str, Colour] = {
     "restore": (0, 135, 95),
     "in": (214, 60, 190),
 }
-"""Later ones are painted over earlier ones."""
+"""Later kinds are painted over earlier ones."""
 _KIND_WORDS: dict[str, tuple[Kind, ...]] = {
     "source: cannot be recomputed": (Kind.source,),
     "passing source: a gradient": (Kind.passing,),
@@ -82,11 +82,11 @@ Picture = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Panel:
-    """One run: all its events since its arena was empty."""
+    """One run: all its events, beginning with an empty arena."""
 
     title: str
     events: Iterable[Event]
-    """Gone through twice."""
+    """Iterated over twice."""
 
 
 def draw(
@@ -98,8 +98,8 @@ def draw(
     since: float = 0.0,
     until: float = math.inf,
 ) -> list[Path]:
-    """One run as a picture, or the part of it between two times in seconds. The path's ending
-    tells the format; without one, both PNG and SVG are written."""
+    """Draws one run, or the part of it between two times in seconds. The suffix of the path is the
+    format; without one, both PNG and SVG are written."""
     return draw_panels([Panel(title, events)], budget, path, by, since, until)
 
 
@@ -111,8 +111,8 @@ def draw_panels(
     since: float = 0.0,
     until: float = math.inf,
 ) -> list[Path]:
-    """Several runs in the same budget, one above the other, on one axis of time: what takes longer
-    reaches further."""
+    """Draws several runs in the same budget, one above the other, on one time axis: a longer run
+    reaches further right."""
     runs = [rebuild(panel.events, by, since, until) for panel in panels]
     return draw_timelines([panel.title for panel in panels], runs, budget, path, by)
 
@@ -120,7 +120,7 @@ def draw_panels(
 def draw_timelines(
     titles: Sequence[str], runs: Sequence[Timeline], budget: int, path: str | Path, by: str = "time"
 ) -> list[Path]:
-    """The same of timelines that are rebuilt already."""
+    """The same for timelines that are already rebuilt."""
     longest = max([run.end - run.start for run in runs] or [0.0]) or 1.0
     unit, scale = _unit_of_time(longest) if by == "time" else ("changes of the arena", 1.0)
     strips = [_strips_of(run) for run in runs]
@@ -144,7 +144,7 @@ def draw_timelines(
 
 
 def writable(path: Path) -> bool:
-    """Whether the path has an ending that pictures can have, or none."""
+    """Whether the path has the suffix of a picture format, or none."""
     return path.suffix.lstrip(".").lower() in ("", *FORMATS)
 
 
@@ -152,15 +152,16 @@ def writable(path: Path) -> bool:
 
 
 def paint(run: Timeline, budget: int, longest: float, width: int = WIDTH, height: int = HEIGHT) -> Picture:
-    """The arena as pixels, lowest address in the first row. `longest` is the time of all
-    columns."""
+    """The arena as pixels, with the lowest address in the first row. `longest` is the time that
+    all columns cover."""
     image: Picture = np.full((height, width, 3), 255, dtype=np.uint8)
 
     def column(time: float) -> int:
         return round(width * (time - run.start) / longest)
 
     def rows(offset: int, size: int) -> tuple[int, int]:
-        """Within the arena: while an op that failed is measured, blocks may lie behind its end."""
+        """Clipped to the arena: while an op that failed is measured, blocks may lie beyond its
+        end."""
         low, high = (min(round(height * at / budget), height) for at in (offset, offset + size))
         return low, high
 
@@ -191,7 +192,7 @@ def paint(run: Timeline, budget: int, longest: float, width: int = WIDTH, height
 
 
 def _stripe(image: Picture, rows: tuple[int, int], columns: tuple[int, int]) -> None:
-    """While it is written, a block holds what it held: its colour is seen between the stripes."""
+    """A block that is being written keeps its contents, so its colour shows between the stripes."""
     part = image[slice(*rows), slice(*columns)]
     across = np.add.outer(np.arange(part.shape[0]), np.arange(columns[0], columns[0] + part.shape[1]))
     part[across % 7 < 4] = _OUT
@@ -202,7 +203,7 @@ def _order(mark: Mark) -> int:
 
 
 def _with_scratch(run: Timeline) -> list[Span]:
-    """What is drawn, in that order. Scratch comes and goes between two ticks of the clock; it is
+    """The spans to draw, in order. Scratch comes and goes between two ticks of the clock, so it is
     shown until the next."""
     ticks = np.unique([span.start for span in run.spans] + [span.end for span in run.spans])
     scratch = []
@@ -238,7 +239,7 @@ class _Strip:
 
 
 def _strips_of(run: Timeline) -> list[_Strip]:
-    """From top to bottom. Without transfers there is only one."""
+    """The strips from top to bottom. Without transfers there is only one."""
     strips = [_Strip("recomputing", run.recomputing, _RECOMPUTING)]
     if run.transfers:
         strips.append(_Strip("transfers out", run.transferring("out"), OUT))
@@ -271,7 +272,7 @@ def _time_axis(runs: Sequence[Timeline], unit: str, scale: float) -> str:
 
 
 def _legend(made: Figure, runs: Sequence[Timeline]) -> None:
-    """Transfers and plans are in it where there are any."""
+    """The legend has entries for transfers and plans only if there are any."""
     from matplotlib.legend_handler import HandlerTuple
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch

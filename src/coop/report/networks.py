@@ -14,7 +14,8 @@ SUFFIX = ".trace"
 def traces_of(names: str, folder: Path | None, make: Callable[[str], Path]) -> dict[str, Path]:
     """The networks of a list such as `all` or `bert-large,unet` or `my.trace,unet`, in that order.
 
-    A network is a file of that name, else what is in the folder, if there is one, else what coop.models has: `make` traces it.
+    A name is looked up as a file, then in the folder if there is one, then in coop.models, for
+    which `make` makes the trace.
     """
     traces: dict[str, Path] = {}
     for name in _all(folder) if names == "all" else names.split(","):
@@ -32,7 +33,8 @@ def traces_of(names: str, folder: Path | None, make: Callable[[str], Path]) -> d
 
 
 def trace_of(name: str, folder: Path, device: str, progress: Callable[[str], None]) -> Path:
-    """The seam to coop.models: traces the network by shapes alone, unless the folder has it from an earlier time."""
+    """Traces a network of coop.models by shapes alone, unless the folder has its trace from an
+    earlier run."""
     if name not in models.KNOWN:
         raise ValueError(f"there is no network and no file {name!r}; the known networks are {', '.join(models.KNOWN)}")
     file = folder / f"{name}{SUFFIX}"

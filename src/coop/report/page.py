@@ -1,4 +1,4 @@
-"""The page of a comparison: the answers of a sweep as Markdown tables, with the pictures between them."""
+"""The page of a comparison: the results of a sweep as Markdown tables, with pictures in between."""
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -7,7 +7,8 @@ from coop.report.results import Cell, Difference, Results
 
 
 def page(results: Results, pictures: dict[str, str], settings: str) -> str:
-    """`pictures`: file names without their endings, for those of overhead, fragmentation, search, ablation, lowest."""
+    """`pictures`: file names without suffix, for overhead, fragmentation, search, ablation and
+    lowest."""
     parts = ["# Policies compared\n", f"Made by `coop compare` from the JSON beside it. {settings}\n"]
 
     def section(title: str, picture: str, *texts: str) -> None:

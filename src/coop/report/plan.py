@@ -60,8 +60,8 @@ def draw(plan: Plan, graph: Graph, path: str | Path) -> list[Path]:
 
 
 def _course(plan: Plan, graph: Graph) -> tuple[_Array, _Array, dict[str, _Points]]:
-    """Bytes at each computation; for each node and computation whether something of it is in
-    memory; where nodes run, first and again, and where transfers go out and in."""
+    """Bytes at each computation; for each node and computation, whether one of its values is in
+    memory; and where nodes run, first and again, and where transfers go out and in."""
     timeline = Timeline(graph, plan.steps)
     memory = np.array(timeline.memory, dtype=np.float32)
     present = np.zeros((len(graph.nodes), len(memory)), dtype=np.float32)
@@ -84,7 +84,7 @@ def _course(plan: Plan, graph: Graph) -> tuple[_Array, _Array, dict[str, _Points
 
 
 def _shrunk(present: _Array) -> _Array:
-    """No more pixels than can be seen."""
+    """Reduced to no more pixels than can be seen."""
     for axis in (0, 1):
         factor = -(-present.shape[axis] // _PIXELS)
         if factor > 1:

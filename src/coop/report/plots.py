@@ -1,4 +1,4 @@
-"""The pictures of a comparison: what the paper draws, from the answers of a sweep."""
+"""The pictures of a comparison: those of the paper, from the results of a sweep."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 def draw_all(results: Results, folder: Path) -> dict[str, str]:
-    """Draws what there are answers for, as PNG and SVG. Returns the file name without its ending, for each picture."""
+    """Draws each picture that there are results for, as PNG and SVG. Returns its file name without
+    suffix."""
     wanted: dict[str, Callable[[Results, Path], None]] = {
         "overhead": overhead,
         "fragmentation": fragmentation,
@@ -33,7 +34,8 @@ def draw_all(results: Results, folder: Path) -> dict[str, str]:
 
 
 def overhead(results: Results, path: Path) -> None:
-    """Overhead against memory ratio, a panel for each network. What did not run is marked above the lines."""
+    """Overhead against memory ratio, one panel for each network. Points that did not run are
+    marked above the lines."""
     columns = min(4, len(results.networks))
     rows = -(-len(results.networks) // columns)
     styles = line_styles(results.variants)
@@ -119,7 +121,7 @@ def search(results: Results, path: Path) -> None:
 
 
 def ablation(results: Results, path: Path) -> None:
-    """Points of overhead that each part is worth: what is added when it is off."""
+    """Percentage points of overhead that each part saves: how much is added when it is off."""
     columns = [*results.networks, "mean"]
     rows = [variant.partition("+")[2] for variant in results.ablated]
     limit = 0.001
@@ -159,7 +161,8 @@ def ablation(results: Results, path: Path) -> None:
 
 
 def lowest(results: Results, path: Path) -> None:
-    """The lowest ratio reached, a row for each network; the floor, where nothing can go, in grey."""
+    """The lowest ratio reached, one row for each network. The floor, below which nothing can run,
+    is grey."""
     styles = line_styles(results.variants)
     with figure(6.5, 0.42 * len(results.networks) + 1.4) as made:
         panel = made.subplots()

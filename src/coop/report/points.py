@@ -1,8 +1,8 @@
-"""Points of a comparison: one question to the simulator, and the file that holds its answer.
+"""Points of a comparison: one run of the simulator, and the file that holds its result.
 
-A file is written beside its place and renamed, so that it is whole or not there. It carries stamps of the trace and of the
-engine that it was computed with: what was asked of another trace, another engine or with other settings is stale, and
-is asked again.
+A file is written under another name and renamed, so that it is complete or absent. It holds stamps
+of the trace and of the engine that it was computed with. A result for another trace, another
+engine or other settings is stale, and is computed again.
 """
 
 import functools
@@ -24,7 +24,8 @@ Figures = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Point:
-    """One network played by one variant at one ratio; or, without a ratio, down to the lowest it can live with."""
+    """One network played by one variant at one ratio; or, without a ratio, down to the lowest that
+    works."""
 
     network: str
     variant: str
@@ -41,7 +42,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What an answer depends on, besides its point."""
+    """What a result depends on, besides its point."""
 
     trace: str
     engine: str
@@ -81,7 +82,7 @@ def write(point: Point, stamp: Stamp, figures: Figures, folder: Path) -> None:
 
 
 def read(point: Point, stamp: Stamp, folder: Path) -> Figures | None:
-    """None: not asked yet, or cut off, or stale."""
+    """None: not computed yet, truncated, or stale."""
     try:
         content = json.loads(point.file(folder).read_text())
         if content["stamp"] != asdict(stamp) or any(content[key] != value for key, value in asdict(point).items()):
@@ -93,7 +94,8 @@ def read(point: Point, stamp: Stamp, folder: Path) -> Figures | None:
 
 
 def parse_ratios(text: str) -> list[float]:
-    """Ratios of a list such as 0.4,0.5 or of ranges such as 0.3:1.0:0.1, both ends included. In descending order."""
+    """Ratios of a list such as 0.4,0.5 or of ranges such as 0.3:1.0:0.1, both ends included. In
+    descending order."""
     ratios: set[Fraction] = set()
     for part in text.split(","):
         try:
@@ -113,7 +115,8 @@ def parse_ratios(text: str) -> list[float]:
 
 
 def neighbours(ratio: float, distance: float) -> Sequence[float]:
-    """The ratios that one ratio is judged by. Near their limit, policies flip between fine and out of memory."""
+    """The ratios around one ratio whose mean is taken: near their limit, policies alternate
+    between success and out of memory."""
     if not distance:
         return (ratio,)
     return tuple(round(ratio + by, 4) for by in (-distance, 0.0, distance) if ratio + by > 0)

@@ -2,8 +2,8 @@
 
 A source is a storage that was never recorded, or was committed since. Recorded storages are
 expensive or cheap by the density of their op's cost, with Otsu's threshold over all of them, as in
-csrc/engine/density.h. The engine decides online and forgets, so the two may differ on storages
-near the threshold.
+csrc/engine/density.h. The engine decides online and its histogram decays, so the two may differ on
+storages near the threshold.
 """
 
 import bisect
@@ -16,13 +16,13 @@ from coop.report.timeline import Kind, Mark, Span, Timeline, Transfer, union
 
 BINS = 96
 MOST_SPANS = 1 << 21
-"""That one timeline holds: more are not told apart in any picture."""
+"""The most spans that one timeline holds: no picture can show more."""
 
 
 def rebuild(events: Iterable[Event], by: str = "time", since: float = 0.0, until: float = math.inf) -> Timeline:
     """`by` "time": on the engine's clock. "events": each change of the arena takes the same time,
     so that nothing is hidden. With `since` and `until`, seconds on the engine's clock, only that
-    part is kept. The events have to begin with the arena empty, and are gone through twice."""
+    part is kept. The events must begin with an empty arena, and are iterated over twice."""
     if by not in ("time", "events"):
         raise ValueError(f"time runs by 'time' or by 'events', not by {by!r}")
     if not since < until:
@@ -64,9 +64,9 @@ class _Known:
     expensive: bool = False
     held: bool = True
     copied: bool = False
-    """A copy is outside, as far as is known: the events do not tell when it is out of date."""
+    """As far as known, a copy is in the tier: events do not tell when it becomes invalid."""
     left: Mark | None = None
-    """When it was evicted last, if it was held then."""
+    """When it was last evicted, if it was held then."""
 
     @property
     def kind(self) -> Kind:
@@ -78,7 +78,7 @@ class _Known:
 
 
 class _Arena:
-    """The arena as it is after the events so far, and the timeline until there."""
+    """The arena after the events so far, and the timeline up to there."""
 
     def __init__(self, threshold: float, by_events: bool, since: float, until: float) -> None:
         self.threshold = threshold
@@ -87,17 +87,18 @@ class _Arena:
         self.made = Timeline()
         self.places: dict[int, Span] = {}
         self.blocks: dict[int, float] = {}
-        """Since when each block is where it is."""
+        """Since when each block is in its place."""
         self.freed: tuple[int, int, float, float] | None = None
-        """The block that was freed last: where, its bytes, since when it was there, and when."""
+        """The block that was freed last: its offset, its bytes, since when it was there, and when
+        it was freed."""
         self.storages: dict[int, _Known] = {}
         self.recorded: set[int] = set()
         self.before_ops: dict[int, None] | None = {}
-        """Storages in the order in which they came, until the first op is recorded."""
+        """Storages in the order in which they appeared, until the first op is recorded."""
         self.old: set[int] = {0}
         self.now = self.time = 0.0
         self.times: list[float] = []
-        """Of the changes so far: their number is the time, if that runs by events."""
+        """Times of the changes so far. Their number is the time, if `by` is "events"."""
         self.keeping = since <= 0
 
     def follow(self, events: Iterable[Event]) -> Timeline:
@@ -122,7 +123,7 @@ class _Arena:
         return self._end()
 
     def _begin(self) -> None:
-        """What is kept begins here."""
+        """The part that is kept begins here."""
         self.keeping = True
         self.made.start = self.now if self.by_events else self.since
         self.times = [self.since] if self.by_events else []
@@ -150,7 +151,7 @@ class _Arena:
         return made
 
     def _note_first(self, event: Event) -> None:
-        """Sources that are there before the first result is: parameters and the like."""
+        """Sources from before the first result: parameters and the like."""
         if self.before_ops is None:
             return
         if event.kind != "record":
@@ -198,7 +199,7 @@ class _Arena:
         return mark
 
     def _become(self, offset: int, kind: Kind, storage: int) -> Span:
-        """The block at that offset is something else from now on. Returns what it was."""
+        """The block at that offset becomes something else. Returns what it was."""
         before = self.places[offset]
         if (before.kind, before.storage) != (kind, storage):
             self._close(before)

@@ -1,7 +1,8 @@
-"""The answers of a sweep, and what is made of them: means over neighbouring ratios, differences, extremes.
+"""The results of a sweep, and what is computed from them: means over neighbouring ratios,
+differences, extremes.
 
-Pictures and pages read this and nothing else. A point that failed has no overhead; means are over points that ran, and
-differences over points where both ran, with the failures counted beside them.
+Pictures and pages read this and nothing else. A point that failed has no overhead. Means are over
+points that ran, and differences over points where both ran; failures are counted separately.
 """
 
 import functools
@@ -16,7 +17,7 @@ from coop.report.sweep import Sweep
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What one network, one variant and one ratio came to, over the neighbouring ratios."""
+    """The result of one network, one variant and one ratio, over the neighbouring ratios."""
 
     answers: tuple[Figures, ...]
 
@@ -30,7 +31,7 @@ class Cell:
 
     @property
     def overhead(self) -> float | None:
-        """In time without a limit: 0.11 for 11 % more. Of those that ran."""
+        """The mean of the runs that succeeded: 0.11 for 11 % more time than without a limit."""
         return self.mean("overhead", -1.0)
 
     def mean(self, figure: str, plus: float = 0.0) -> float | None:
@@ -39,14 +40,15 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One variant against another, in overhead: 0.01 is a point more. Negative is better."""
+    """One variant against another, in overhead: 0.01 is one percentage point more. Negative is
+    better."""
 
     mean: float | None
     worst: float | None
     worst_at: tuple[str, float] | None
     compared: int
     only_first: int
-    """Points that ran under the first and not under the second."""
+    """Points that ran under the first but not under the second."""
     only_second: int
 
 
@@ -56,9 +58,9 @@ class Results:
     variants: Sequence[str]
     ratios: Sequence[float]
     distance: float = 0.0
-    """Of neighbouring ratios."""
+    """How far apart neighbouring ratios are."""
     ablated: Sequence[str] = ()
-    """Variants with one part off, of the first of `variants`."""
+    """Variants of the first of `variants`, each with one part off."""
     with_lowest: bool = False
 
     @property
@@ -92,7 +94,8 @@ class Results:
         return fold(values) if values else None
 
     def search_time(self, network: str, variant: str, share: float) -> float | None:
-        """Of all searches at all ratios that ran, that share took at most this many seconds."""
+        """The time in seconds that this share of all searches, at all ratios that ran, did not
+        exceed."""
         counts: Counter[float] = Counter()
         for cell in self.cells(network, variant):
             for answer in cell.ran:

@@ -1,7 +1,7 @@
-"""The sweep: many points, played in parallel processes, each answer kept as soon as it is there.
+"""The sweep: many points, played in parallel processes. Each result is kept as soon as it exists.
 
-What has a valid file is not played again: a sweep that was interrupted goes on where it stopped. Points come network by
-network, and a process keeps the network that it played last.
+A point with a valid file is not played again: a sweep that was interrupted goes on where it
+stopped. Points come network by network, and a process keeps the network that it played last.
 """
 
 import contextlib
@@ -25,11 +25,11 @@ from coop.simulate.player import THRASH, Player, Simulation
 from coop.trace.formats import read_any
 
 Played = Generator[tuple[Point, BaseException | None], None, None]
-"""Points that are done, and the error of those that could not be."""
+"""Points that are done, with the error of those that failed."""
 PRECISION = 0.005
-"""Of the lowest ratio."""
+"""The precision of the lowest ratio."""
 STRIDE = 0.05
-"""Of the walk down to it."""
+"""The step of the walk down to it."""
 
 
 class SweepError(RuntimeError):
@@ -41,7 +41,7 @@ class Sweep:
     traces: dict[str, Path]
     """The networks, and the files with their steps."""
     folder: Path
-    """Where the answers go."""
+    """Where the results go."""
     steps: int = 1
     limit: float = THRASH
     stamps: dict[str, Stamp] = field(init=False)
@@ -58,7 +58,8 @@ class Sweep:
         return sorted(open_points, key=lambda p: (order[p.network], p.ratio is not None, p.variant, -(p.ratio or 0)))
 
     def run(self, wanted: Iterable[Point], jobs: int, tick: Callable[[Point], None]) -> None:
-        """Plays what is missing, in `jobs` processes; with one job, in this one. Interrupted, it stops at once."""
+        """Plays the missing points, in `jobs` processes; with one job, in this one. Stops at once
+        if interrupted."""
         missing = self.missing(wanted)
         failed: list[tuple[Point, BaseException]] = []
         with contextlib.closing(self._in_turn(missing) if jobs == 1 else self._in_parallel(missing, jobs)) as results:
@@ -99,7 +100,7 @@ class Sweep:
             finished = all(future.done() for future in asked)
             workers = [] if finished else [child for child in multiprocessing.active_children() if child not in others]
             pool.shutdown(wait=False, cancel_futures=True)
-            for worker in workers:  # nothing is lost: answers appear whole or not at all
+            for worker in workers:  # nothing is lost: each result file is complete or absent
                 worker.kill()
             pool.shutdown(wait=True)
 
@@ -121,17 +122,17 @@ class Sweep:
 
 
 def figures_of(result: Simulation) -> Figures:
-    """The simulation's own figures, and how long single searches took: how many of each duration."""
+    """The simulation's own figures, and a histogram of how long single searches took."""
     searches = [event.value for event in result.events if event.kind == "search"]
     counts = Counter(round(8 * math.log2(max(seconds, 1e-9))) for seconds in searches)
     return result.to_json() | {"search_times": sorted([2.0 ** (eighth / 8), count] for eighth, count in counts.items())}
 
 
 def lowest(play: Callable[[float], Simulation], floor: float) -> Figures:
-    """Walks down from ratio 1 until a budget does not serve, then halves the last stride.
+    """Walks down from ratio 1 until a budget is not enough, then halves the last step.
 
-    So every ratio that was tried above the answer served: a lucky one far below does not count. Below the floor nothing
-    is tried.
+    So every ratio tried above the result works: a lucky one far below does not count. Nothing
+    below the floor is tried.
     """
     tried: dict[float, str] = {}
 
@@ -160,17 +161,18 @@ _kept: tuple[Path, Player] | None = None
 
 
 def _player(trace: Path) -> Player:
-    """The player of that trace; the last one is kept."""
+    """The player of that trace. The last one is kept."""
     global _kept
     if _kept is None or _kept[0] != trace:
-        _kept = None  # two large ones need not be in memory at once
+        _kept = None  # free it first: two large ones may not fit in memory
         _kept = trace, player_of(read_any(trace))
     return _kept[1]
 
 
 @contextlib.contextmanager
 def _deaf_to_interrupts() -> Generator[None, None, None]:
-    """Processes started meanwhile stay deaf. Ctrl-C reaches all processes of a terminal; the first one ends the others."""
+    """Processes started meanwhile ignore interrupts too. Ctrl-C reaches all processes of a
+    terminal; the first one ends the others."""
     if (
         threading.current_thread() is not threading.main_thread()
     ):  # where no interrupt arrives, and no handler can be set

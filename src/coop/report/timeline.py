@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 class Kind(enum.IntEnum):
     """What a part of the arena holds.
 
-    Dead storages are kept while there is room; nobody holds them. Passing ones are sources that
-    came after the first recorded op and were gone before the end: gradients, mostly. An arriving
-    storage is on its way back from outside, by a transfer.
+    Dead storages are held by nobody, and kept while there is room. Passing ones are sources that
+    appeared after the first recorded op and were gone before the end: mostly gradients. An
+    arriving storage is being read back by a transfer.
     """
 
     free = 0
@@ -25,7 +25,7 @@ class Kind(enum.IntEnum):
 
 @dataclass(slots=True)
 class Span:
-    """A block, for as long as it is where it is and what it is."""
+    """A block, for as long as its place and its contents stay the same."""
 
     kind: Kind
     storage: int
@@ -37,10 +37,10 @@ class Span:
 
 @dataclass(slots=True)
 class Mark:
-    """A moment of a block.
+    """Something that happens to a block.
 
     evict    the program holds it, and it leaves without a copy: to be recomputed
-    leave    the program holds it, and it leaves with a copy outside
+    leave    the program holds it, and it leaves with a copy in the tier
     restore  it is back, recomputed
     in       it is back, by a transfer
     move     it has come from `origin`
@@ -51,7 +51,7 @@ class Mark:
     offset: int
     bytes: int
     origin: int = 0
-    """Of a move: the offset before."""
+    """The offset before a move."""
 
 
 @dataclass(slots=True)
@@ -65,12 +65,12 @@ class Transfer:
     start: float
     end: float
     waiting: float
-    """When the program began to wait for it; its end: never."""
+    """When the program began to wait for it; equal to `end`: never."""
 
 
 @dataclass(slots=True)
 class Timeline:
-    """Between `start` and `end`; by default, all of the run."""
+    """What happened between `start` and `end`; by default, in the whole run."""
 
     spans: list[Span] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
@@ -78,20 +78,21 @@ class Timeline:
     plans: list[tuple[str, float]] = field(default_factory=list)
     """When a plan was adopted, and when one was lost: plan_adopted or plan_lost, and the time."""
     recomputing: list[tuple[float, float]] = field(default_factory=list)
-    """When ops were run again. In order; they do not overlap. Those below neither."""
+    """When ops were run again, in order and without overlaps. The same holds for the lists
+    below."""
     waiting: list[tuple[float, float]] = field(default_factory=list)
     """When the program waited for transfers."""
     start: float = 0.0
     end: float = 0.0
     last: list[Span] = field(default_factory=list)
-    """Those that are still there at the end, by offset."""
+    """The spans that still exist at the end, by offset."""
 
     def count(self, kind: str) -> int:
         """How many marks there are of a kind."""
         return sum(mark.kind == kind for mark in self.marks)
 
     def transferring(self, direction: str) -> list[tuple[float, float]]:
-        """When bytes were on their way in that direction. In order; they do not overlap."""
+        """When bytes were transferred in that direction, in order and without overlaps."""
         return union([(t.start, t.end) for t in self.transfers if t.direction == direction])
 
     def transferred(self, direction: str) -> int:

@@ -25,7 +25,7 @@ SWITCHES = {
 """Parts of a policy that are on or off, and what they do."""
 
 ABLATION = ("window", "partition", "in_place", "move", "per_byte", "keep_dead", "needed_only")
-"""What makes coop: the three modules of the paper, and what was added."""
+"""The parts of coop: the three modules of the paper, and what was added."""
 
 _CHOICES: dict[str, tuple[str, Any]] = {
     "two-ended": ("placement", Placement.two_ended),
@@ -43,7 +43,7 @@ class Variant:
 
     @classmethod
     def parse(cls, text: str) -> "Variant":
-        """Raises ValueError with the known words, if there is one that is not."""
+        """Raises ValueError, with the known words, if a word is unknown."""
         policy, *words = text.split("+")
         switches = []
         for word in words:

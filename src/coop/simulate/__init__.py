@@ -1,4 +1,5 @@
-"""Simulating a step in less memory than it needs: on the engine that trains, and as DTR's authors did, without addresses."""
+"""Simulating a step in less memory than it needs: on the engine that trains, and without
+addresses, as DTR's authors did."""
 
 from coop.simulate.ideal import Ideal, ideal
 from coop.simulate.player import Player, Simulation, simulate

@@ -1,4 +1,5 @@
-"""Traces and budgets from outside, checked before they are played. All errors are ValueErrors with a sentence for users."""
+"""Traces and budgets from outside, checked before they are played. All errors are ValueErrors with
+a sentence for users."""
 
 from coop.simulate.player import Floor, Player
 from coop.sizes import format_bytes
@@ -6,7 +7,7 @@ from coop.trace.trace import Op, Source, Trace, TraceError
 
 
 def player_of(trace: Trace) -> Player:
-    """Raises TraceError if there is nothing that can be played."""
+    """Raises TraceError if the trace has nothing to play."""
     if not any(True for _ in trace.ops):
         raise TraceError("the trace has no ops: there is nothing to play")
     try:
@@ -21,7 +22,7 @@ def player_of(trace: Trace) -> Player:
 
 
 def above_the_floor(player: Player, budget: int | float, floor: Floor) -> int:
-    """The budget in bytes. Raises ValueError if not even the largest op fits in beside the sources."""
+    """The budget in bytes. Raises ValueError if the largest op does not fit beside the sources."""
     count = int(budget * player.peak) if isinstance(budget, float) else budget
     if count >= floor.bytes:
         return count

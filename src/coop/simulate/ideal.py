@@ -1,7 +1,9 @@
-"""The ideal simulator: a byte counter without addresses, with the rules of DTR's own simulator (csrc/simulate/ideal.h).
+"""The ideal simulator: it counts bytes, without addresses, by the rules of DTR's own simulator
+(csrc/simulate/ideal.h).
 
-It differs from the engine in all that makes published figures comparable: no fragmentation, eager eviction, in-place ops
-copied on write, everything can run twice, and a clock that starts at 1.
+It differs from the engine so that its figures can be compared with published ones: no
+fragmentation, eager eviction, in-place ops copied on write, everything can run twice, and a clock
+that starts at 1.
 """
 
 from dataclasses import dataclass
@@ -18,9 +20,10 @@ _LARGEST = 2**60
 @dataclass(frozen=True, slots=True)
 class Ideal:
     status: str
-    """ok, out_of_memory or thrash; the figures of the latter two are of the moment when it was found out."""
+    """ok, out_of_memory or thrash. In the last two cases the figures are those when the run
+    ended."""
     overhead: float
-    """Time, over the time without a limit."""
+    """Time, divided by the time without a limit."""
     budget: int
     peak: int
     evictions: int
@@ -45,7 +48,7 @@ def ideal(trace: Trace, budget: int | float, policy: str = "dtr", limit: float =
 
 
 def encode(trace: Trace) -> tuple[list[int], list[int]]:
-    """The trace as numbers: csrc/simulate/ideal.h, Program."""
+    """The trace as numbers: see Program in csrc/simulate/ideal.h."""
     code: list[int] = []
     sizes: list[int] = []  # of each tensor's storage
     for instruction in trace.instructions:

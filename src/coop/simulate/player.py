@@ -1,6 +1,7 @@
-"""Playing a trace on the engine: what a budget would cost, before anybody has that budget.
+"""Playing a trace on the engine: what a budget would cost, without running the program in it.
 
-The engine is the one that trains; only the kernels are missing. csrc/simulate/player.h is its driver.
+The engine is the one that trains; only the kernels are missing. csrc/simulate/player.h is its
+driver.
 """
 
 import dataclasses
@@ -17,13 +18,15 @@ from coop.sizes import format_bytes
 from coop.trace.trace import Hold, Op, Release, Source, Trace
 
 _LINK = 12e9
-"""Bytes per second, each way, where a trace does not know: a device's link to its host, PCIe 3."""
+"""Bytes per second, each way, if the trace does not say: the link between a device and its host,
+PCIe 3."""
 _LOAD = 0.05
-"""Of a transfer's time, what the ops beside it lose: little, where the device has an engine of its own for copies."""
+"""The share of a transfer's time that the ops beside it lose: little, if the device has a copy
+engine."""
 
 STATUSES = ("ok", "out_of_memory", "thrash")
 THRASH = 2.0
-"""Overhead from which on a run counts as thrashing and is given up."""
+"""The overhead from which a run counts as thrashing and is ended."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,21 +34,23 @@ class Simulation:
     status: str
     """One of STATUSES."""
     overhead: float | None
-    """Time in ops, recomputation, moves and waiting for transfers included, over time in ops without a limit. None: it did not run to its end."""
+    """Time in ops, recomputation, moves and waiting for transfers, divided by the time in ops
+    without a limit. None: it did not run to its end."""
     budget: int
     ratio: float
-    """Of the budget to the step's own peak."""
+    """The budget, divided by the step's own peak."""
     stats: Stats
     failed: int | None = None
-    """The number of the instruction at which it ended, if it did not end well."""
+    """The number of the instruction that failed; None: none did."""
     needed: int = 0
-    """What that needed in one piece."""
+    """Bytes that this instruction needed in one piece."""
     replays: tuple[tuple[int, int], ...] = ()
-    """What ran again: the instruction before which, and the one that it is."""
+    """The replays: the instruction that ran when it happened, and the instruction that was run
+    again."""
     events: tuple[Event, ...] = ()
 
     def __str__(self) -> str:
-        """One line, whatever the status: where it did not run to its end, there is no overhead to tell."""
+        """One line. Without an overhead if it did not run to its end."""
         stats, words = self.stats, self.status.replace("_", " ")
         if self.overhead is None:
             needed = f", for {format_bytes(self.needed)} in one piece" if self.needed else ""
@@ -75,7 +80,7 @@ class Simulation:
 
 
 class Floor(NamedTuple):
-    """The most that sources and a single op need at once. No budget below it can serve."""
+    """The most bytes that sources and a single op need at once. No smaller budget is enough."""
 
     bytes: int
     setter: int
@@ -83,10 +88,10 @@ class Floor(NamedTuple):
 
 
 class Player:
-    """A trace, made ready to be played over and over."""
+    """A trace, prepared to be played many times."""
 
     def __init__(self, trace: Trace, alignment: int | None = None) -> None:
-        """`alignment` of blocks: if it is not given, that of the device that the trace is of."""
+        """`alignment` of blocks; default: that of the device in the trace."""
         self.trace = trace
         self.alignment = alignment = trace.alignment if alignment is None else alignment
         self._options: dict[str, Any] = {"alignment": self.alignment, **speeds_of(trace)}
@@ -116,7 +121,7 @@ class Player:
         self._enough = 2 * sum(size + alignment for i in trace.instructions for size in _sizes(i)) + alignment
         stats = self._unlimited("coop")["stats"]
         self.peak: int = stats["peak"]
-        """What the step needs when nothing is evicted."""
+        """Bytes that the step needs when nothing is evicted."""
         self.op_seconds: float = stats["op_seconds"]
 
     @functools.cached_property
@@ -124,7 +129,7 @@ class Player:
         return from_trace(self.trace).fingerprint
 
     def floor(self, policy: str = "coop", **switches: Any) -> Floor:
-        """What is a source depends on the policy: whether gradients can be recomputed."""
+        """Depends on the policy: whether gradients can be recomputed decides what is a source."""
         unlimited = self._unlimited(policy, **switches)
         return Floor(unlimited["stats"]["floor"], unlimited["floor_setter"])
 
@@ -144,7 +149,8 @@ class Player:
         plan: Plan | None = None,
         **switches: Any,
     ) -> Simulation:
-        """`budget`: bytes, or a share of the peak if it is a float. With a `plan`, the policy only does what that leaves open."""
+        """`budget`: bytes, or a share of the peak if it is a float. With a `plan`, the policy only
+        decides what the plan leaves open."""
         size = int(budget * self.peak) if isinstance(budget, float) else budget
         options = options_for(policy, size, checks, self._options | switches)
         followed = None
@@ -168,14 +174,16 @@ class Player:
 
 
 def speeds_of(trace: Trace) -> dict[str, float]:
-    """At which bytes move on the device that a trace is of: inside of its memory, and where they swap to."""
+    """The speeds at which bytes move on the trace's device: inside its memory, and to where they
+    swap."""
     into, out = trace.swap_bandwidth or (_LINK, _LINK)
     moving = {} if trace.copy_bandwidth is None else {"copy_bandwidth": float(trace.copy_bandwidth)}
     return {"swap_in": into, "swap_out": out, "swap_load": _LOAD, **moving}
 
 
 def simulate(trace: Trace, budget: int | float, policy: str = "coop", **options: Any) -> Simulation:
-    """Plays one step of the trace in a budget of bytes, or of a share of its own peak. See Player.play for the options."""
+    """Plays one step of the trace in a budget of bytes, or of a share of its own peak. See
+    Player.play for the options."""
     return Player(trace).play(budget, policy, **options)
 
 

@@ -1,8 +1,8 @@
-"""What a file from outside holds, gzip'ed or not: its lines, or all of it as JSON. No more of it
-than a stated limit.
+"""Reads a file from outside, gzip'ed or not: line by line, or as JSON. Never more than a stated
+limit.
 
-A small file can unpack to anything, and JSON nests as deep as it likes: readers come here, so that
-none of them takes memory or time beyond what docs/trace-format.md says.
+A small file can unpack to any size, and JSON can nest to any depth. All readers use this module,
+so that none takes more memory or time than docs/trace-format.md says.
 """
 
 import gzip
@@ -16,20 +16,19 @@ from typing import Any, NoReturn
 from coop.sizes import format_bytes
 
 LARGEST = 1 << 28
-"""Bytes of a file, unpacked."""
+"""The largest file, in bytes unpacked."""
 LONGEST = 1 << 22
-"""Bytes of one line."""
+"""The longest line, in bytes."""
 MOST = 1 << 60
-"""What the sizes in a file, and its times, may add up to: sums stay within 64 bits, whoever
-adds."""
+"""The limit for the sum of a file's sizes, or of its times: sums stay within 64 bits."""
 
 _GZIP = b"\x1f\x8b"
 _DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error)
 
 
 class BadContent(ValueError):
-    """Something from outside is not right. The text is a sentence for users, of a length that can
-    be read: a file may say anything."""
+    """Content from outside is invalid. The text is a sentence for users, shortened so that it can
+    be read."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(sentence if len(sentence) <= 600 else f"{sentence[:600]}...")
@@ -40,12 +39,13 @@ class Unreadable(ValueError):
 
 
 class CutOff(Unreadable):
-    """The file ends in the middle of its compressed content. All whole lines before were given."""
+    """The file ends in the middle of its compressed content. All complete lines before were
+    returned."""
 
 
 def lines_of(path: str | Path, largest: int | None = None) -> Iterator[tuple[int, bytes]]:
-    """The lines and their numbers, from 1 on, of a file of at most so many bytes, unpacked;
-    LARGEST if that is not given. Raises Unreadable and OSError."""
+    """The lines and their numbers, from 1 on. Raises OSError, and Unreadable if the file unpacks
+    to more than `largest` bytes (default: LARGEST)."""
     number = read = 0
     largest = LARGEST if largest is None else largest
     with _opened(path) as file:
@@ -67,7 +67,7 @@ def lines_of(path: str | Path, largest: int | None = None) -> Iterator[tuple[int
 
 
 def whole(path: str | Path) -> bytes:
-    """All of it. Raises Unreadable and OSError."""
+    """The whole content. Raises Unreadable and OSError."""
     with _opened(path) as file:
         try:
             content = file.read(LARGEST + 1)
@@ -79,7 +79,8 @@ def whole(path: str | Path) -> bytes:
 
 
 def start(path: str | Path, count: int) -> bytes:
-    """The first bytes; none if they cannot be unpacked: whoever reads on says what is wrong."""
+    """The first bytes; none if they cannot be unpacked: the reader that follows says what is
+    wrong."""
     with _opened(path) as file:
         try:
             return file.read(count)
@@ -93,7 +94,7 @@ def compressed(path: str | Path) -> bool:
 
 
 def parse(text: bytes) -> Any:
-    """JSON, and only that: NaN and infinities are none. Raises Unreadable."""
+    """Strict JSON: NaN and infinities are errors. Raises Unreadable."""
     try:
         return json.loads(text, parse_constant=_no_number)
     except json.JSONDecodeError as error:
@@ -105,12 +106,12 @@ def parse(text: bytes) -> Any:
 
 
 def is_whole(value: Any, least: int = 0, most: int = MOST) -> bool:
-    """A whole number, in these bounds. True and False are none."""
+    """Whether the value is an int within these bounds. True and False are not."""
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
 def is_rate(value: Any) -> bool:
-    """A number above 0 that can be divided by, and by which others can be divided."""
+    """Whether the value is a number above 0 that can be divided by, and divided."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 1e-18 <= value <= 1e24
 
 

@@ -1,10 +1,10 @@
-"""Device models: what an op would cost on a machine that is not here.
+"""Device models: what an op would cost on another machine.
 
-The cost of an op is a roofline: the time to launch it, and then the longer of computing its FLOPs and moving its bytes.
-FLOPs are those of `torch.utils.flop_counter`; ops that it does not know move bytes only. Caches, overlap and the shapes
-that a kernel likes are left out. The figures are in TOML files: `devices/` has some, and users may write their own.
-Those that say `watts` and have a table `[paging]` are also for the planner poet, which saves energy. `link`, or paging, is
-where storages swap to.
+The cost of an op is a roofline: the time to launch it, plus the longer of computing its FLOPs and
+moving its bytes. FLOPs come from `torch.utils.flop_counter`; ops that it does not know only move
+bytes. Caches, overlap and preferred shapes of kernels are left out. The figures are in TOML files:
+`devices/` has some, and users may write their own. Files with `watts` and a table `[paging]` also
+serve the planner poet, which saves energy. `link`, or paging, is where storages swap to.
 """
 
 import tomllib
@@ -23,7 +23,7 @@ from coop.trace.paging import Paging
 from coop.trace.trace import is_alignment
 
 _PARTLY_READ = {"embedding", "index", "index_select", "gather", "nll_loss_forward", "nll_loss2d_forward"}
-"""Their first argument is a table, of which they look at no more than they return."""
+"""The first argument of these ops is a table, of which they read no more than they return."""
 _UNSET = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"}
 
 
@@ -31,25 +31,25 @@ _UNSET = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty",
 class Device:
     name: str
     gpu: bool
-    """GPUs have fused kernels for what is several ops on a CPU: dropout."""
+    """GPUs have one fused kernel for some things that are several ops on a CPU: dropout."""
     alignment: int
-    """Allocations are multiples of so many bytes."""
+    """Allocations are rounded up to a multiple of so many bytes."""
     launch: float
-    """Seconds."""
+    """Seconds to launch an op."""
     bandwidth: float
     """Bytes per second."""
     flops: dict[str, float]
     """FLOP/s for each dtype. Others count as float32."""
     watts: float | None = None
-    """While it computes. None: not known."""
+    """Power while it computes. None: not known."""
     paging: Paging | None = None
-    """Its storage, for what memory has no room for. None: it has none, or nothing is known of it."""
+    """Its storage, for what does not fit in memory. None: it has none, or it is not known."""
     link: float | None = None
-    """Bytes per second to the memory of its host, and as many back. None: it has none."""
+    """Bytes per second to the memory of its host, and the same back. None: it has no host."""
 
     @property
     def about(self) -> dict[str, Any]:
-        """What a trace with its costs says of it."""
+        """What a trace says of the device, along with its costs."""
         said: dict[str, Any] = {"alignment": self.alignment, "copy_bandwidth": self.bandwidth / 2}  # read and written
         if self.link:
             said["swap_bandwidth"] = [self.link, self.link]
@@ -81,7 +81,7 @@ def known() -> list[str]:
 
 
 def load(device: str | Path) -> Device:
-    """One of the devices that come with coop, by name, or the one that a TOML file describes."""
+    """A device that comes with coop, by name, or one described by a TOML file."""
     if str(device) in known():
         return _parse(str(device), str(device), (_folder() / f"{device}.toml").read_text())
     path = Path(device)
@@ -118,7 +118,8 @@ def _flops(op: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) ->
 
 
 def _bytes(tensor: Tensor) -> int:
-    """What has to be moved for it: an expanded tensor has more elements than bytes behind them."""
+    """Bytes that have to be moved for the tensor: an expanded tensor has fewer than its elements
+    suggest."""
     return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
 
 

@@ -1,23 +1,28 @@
-"""DTR operator logs: JSON lines, plain or gzip'ed, as the authors of Dynamic Tensor Rematerialization published them.
+"""DTR operator logs: JSON lines, plain or gzip'ed, as the authors of Dynamic Tensor
+Rematerialization published them.
 
 Numbers are decimal strings, of bytes and nanoseconds; tensors have names. What a line means here:
 
-    ANNOTATE   everything up to the first START is dropped; ops after BACKWARD are of the backward phase
+    ANNOTATE   everything up to the first START is dropped; ops after BACKWARD are in the backward
+               phase
     CONSTANT   a source; its MEMORY line follows
-    CALL       an op; a MEMORY and an ALIAS line follow for each result. A view's size is ignored: it has none
-    MUTATE     an op with a new version of each argument that it writes to; the name moves to it, the old version is
-               released
+    CALL       an op; a MEMORY and an ALIAS line follow for each result. A view has no size of its
+               own: what the line says is ignored
+    MUTATE     an op with a new version of each argument that it writes to; the name moves to it,
+               the old version is released
     COPY       one more name for a tensor: a hold
     COPY_FROM  the name DST moves to another tensor: a release and a hold
     RELEASE    a release; names that were never declared are ignored
 
-A log cannot say everything that a trace can. Lost in writing: kinds of sources and what they carry, scratch, what cannot
-run twice, and phases other than one switch to backward. An op that writes to its inputs becomes a MUTATE if its results
-are just their new versions and the old ones are released at once; otherwise its new versions are fresh results, as they
-are in DTR's reading of a MUTATE anyway.
+A log cannot say everything that a trace can. Writing one loses: kinds of sources and what they
+carry, scratch, which ops cannot run twice, and all phases but one switch to backward. An op that
+writes to its inputs becomes a MUTATE if its results are just their new versions and the old ones
+are released at once. Otherwise its new versions are fresh results, as they are in DTR's reading of
+a MUTATE anyway.
 
-What is held at the end comes back in the order of the log's names, where a name keeps its place when it moves. If that
-is not the order in which `write` would name a trace's tensors, the trace carries it, as about["end_order"].
+Tensors that are held at the end come back in the order of the log's names; a name keeps its place
+when it moves. If that is not the order in which `write` would name a trace's tensors, the trace
+stores it as about["end_order"].
 """
 
 import gzip
@@ -47,7 +52,8 @@ _FIELDS = {
 
 
 def read(path: str | Path) -> Trace:
-    """Raises TraceError, with the line's number, when the file holds no DTR log, OSError when it cannot be opened."""
+    """Raises TraceError, with the line's number, if the file holds no DTR log, and OSError if it
+    cannot be opened."""
     lines = list(_lines(path))
     starts = (at for at, (_, line) in enumerate(lines, start=1) if line.get("ANNOTATION") == "START")
     reader = _Reader(path, lines[next(starts, 0) :])
@@ -84,7 +90,8 @@ def end_order(trace: Trace) -> list[int]:
 
 
 def _lines(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The numbered lines, each with a known instruction and its fields, numbers as such."""
+    """The lines with their numbers. Each has a known instruction with its fields, and numbers are
+    ints."""
     number = 0
     try:
         for number, text in lines_of(path):
@@ -104,7 +111,7 @@ def _object(text: bytes) -> Any:
 
 
 class _Bad(Exception):
-    """What is wrong with a line."""
+    """What is wrong with a line, as text."""
 
 
 def _fields(line: Any) -> dict[str, Any]:
@@ -217,7 +224,7 @@ class _Reader:
             self.release(old)
 
     def follower(self, kind: str, name: str) -> int:
-        """The number on the next line, which has to be of that kind, for that name."""
+        """The number on the next line, which must be of that kind and for that name."""
         number, line = next(self.lines, (0, None))
         if line is None or line["INSTRUCTION"] != kind or line["NAME"] != name:
             found = "the log ends" if line is None else f"line {number} is {line['INSTRUCTION']} {line.get('NAME', '')}"
@@ -251,7 +258,8 @@ class _Reader:
 
 
 def _grouped(instructions: Sequence[Instruction]) -> Iterator[tuple[Instruction, bool]]:
-    """The instructions, and whether each is a MUTATE; the releases that are part of one are left out."""
+    """The instructions, and whether each is a MUTATE. Releases that are part of a MUTATE are left
+    out."""
     at = 0
     while at < len(instructions):
         instruction = instructions[at]
@@ -270,15 +278,16 @@ def _grouped(instructions: Sequence[Instruction]) -> Iterator[tuple[Instruction,
 
 
 class _Names:
-    """The names that a log gives to tensors, numbered; one for each reference, the latest released first."""
+    """The names that a log gives to tensors, numbered: one for each reference. The latest is
+    released first."""
 
     def __init__(self) -> None:
         self.tensor: dict[int, int] = {}
-        """By name, in the order of declaration. Names that were released stay."""
+        """The tensor of each name, in the order of declaration. Released names stay."""
         self.held: list[list[int]] = []
-        """By tensor: its names that were not released."""
+        """For each tensor, its names that are not released."""
         self.last: list[int] = []
-        """By tensor: a name that means it, while there is one."""
+        """For each tensor, a name that means it, as long as there is one."""
 
     def declare(self, tensor: int) -> int:
         name = len(self.tensor)
@@ -365,7 +374,8 @@ class _Writer:
                 names.follow(instruction, in_place)
 
     def reorder(self, order: list[int]) -> Iterator[dict[str, Any]]:
-        """Moves the first names to the tensors in that order; each has as many references afterwards as before."""
+        """Moves the first names to the tensors in that order. Each tensor keeps its number of
+        references."""
         names = self.names
         if names.order() == order:
             return

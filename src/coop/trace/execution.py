@@ -1,29 +1,31 @@
 """PyTorch's own execution traces, read as a trace.
 
-`torch.profiler.ExecutionTraceObserver` writes the calls of a run and the tensors they saw, a kineto trace of the same run
-how long they took. So a step of stock PyTorch, on somebody's GPU, can be studied here. The ops and their names are those
-that the recorder would see (execution_graph.py); what they do to storages follows its rules (recorder.py). An op costs
-the time of its work on the GPU if it has any, and else its own on the CPU; without a kineto trace, what a device model
-says, or nothing.
+`torch.profiler.ExecutionTraceObserver` writes the calls of a run and their tensors; a kineto trace
+of the same run says how long the calls took. So a step of stock PyTorch on any GPU can be studied
+here. The ops and their names are those that the recorder would see (execution_graph.py); what they
+do to storages follows its rules (recorder.py). An op costs the time of its work on the GPU if it
+has any, else its own time on the CPU. Without a kineto trace, the cost comes from a device model,
+or is 0.
 
-What the file does not say is decided so:
+The file leaves some things open. They are decided as follows:
 
-1. Storages are known by address, and addresses are used again. An op's result that lies where none of its arguments
-   does is a new storage, and what was there before has died. A storage that is read with more bytes than it was made
-   with is a new one too, a source.
+1. Storages are known by address, and addresses are reused. If an op's result lies where none of
+   its arguments does, it is a new storage, and the one that was there before has died. If a
+   storage is read with more bytes than it was made with, it is a new one too, a source.
 2. A storage has as many bytes as its tensors reach.
-3. Frees are not written. What was there before the trace is held to its end, unless its address is used again. All else
-   is released after its last use.
-4. What was there before and is held to the end is still there in the following step.
-5. Only one device is looked at: the one with most bytes, but a CPU only if there is no other. Ops that read tensors of
-   another device cannot be run again.
-6. Scratch is what is allocated inside of an op and is none of its results, from its first to its last use.
+3. Frees are not recorded. A storage from before the trace is held to its end, unless its address
+   is reused. All others are released after their last use.
+4. A storage from before the trace that is held to the end still exists in the following step.
+5. Only one device is considered: the one with the most bytes, but a CPU only if there is no other.
+   Ops that read tensors of another device cannot be run again.
+6. Scratch is what is allocated inside an op and is none of its results, from its first to its last
+   use.
 7. Tensors that stand for a number (`x * 2`) and tensors without elements are left out.
 
-Not known: what is held longer than it is used (a saved activation, a gradient until `zero_grad`) or the state that an
-optimizer makes in its first step, so a later one should be recorded; allocations that kernels make without an op;
-storages that come from elsewhere, if they have the address and at most the size of one that has died; kernels of
-`torch.compile`.
+Not known: what is held longer than it is used (a saved activation, a gradient until `zero_grad`);
+the state that an optimizer makes in its first step, so record a later one; allocations that
+kernels make without an op; storages from elsewhere with the address of one that has died and at
+most its size; kernels of `torch.compile`.
 """
 
 from collections import Counter
@@ -45,7 +47,8 @@ Cost = Callable[[Node], int]
 
 
 def read(path: str | Path, kineto_path: str | Path | None = None, device: Device | None = None) -> Trace:
-    """Raises TraceError when the files hold nothing that can be read, OSError when they cannot be opened."""
+    """Raises TraceError if the files hold nothing that can be read, and OSError if they cannot be
+    opened."""
     nodes = read_ops(path)
     about: dict[str, Any] = {"from": "execution trace"}
     if kineto_path is not None:
@@ -68,17 +71,17 @@ def read(path: str | Path, kineto_path: str | Path | None = None, device: Device
 
 @dataclass(slots=True, eq=False)
 class _Life:
-    """A storage, from when an address holds it to when it does not."""
+    """A storage, from when an address first holds it until it no longer does."""
 
     bytes: int
     source: bool
     first: int
-    """The number of the call that used it first, and of the last one."""
+    """The numbers of the first and of the last call that used it."""
     last: int
     late: bool
-    """Something else was at its address before."""
+    """Another storage was at its address before."""
     replaced: bool = False
-    """Something else was at its address afterwards."""
+    """Another storage was at its address afterwards."""
     read_in: set[str] = field(default_factory=set)
     written_in: set[str] = field(default_factory=set)
     current: int = -1
@@ -91,7 +94,7 @@ class _Life:
 
     @property
     def kind(self) -> str:
-        """As far as its use tells."""
+        """The kind of source, as far as its use tells."""
         if "optimizer" in self.written_in:
             return "parameter" if "forward" in self.read_in else "state"
         if "backward" in self.written_in and "optimizer" in self.read_in:
@@ -101,7 +104,7 @@ class _Life:
 
 @dataclass(slots=True)
 class _Call:
-    """An op with the storages that it meets."""
+    """An op with the storages that it uses."""
 
     node: Node
     schema: Schema
@@ -109,7 +112,7 @@ class _Call:
     writes: list[tuple[Seen, _Life]] = field(default_factory=list)
     results: list[tuple[Seen, _Life]] = field(default_factory=list)
     statistics: list[tuple[Seen, _Life]] = field(default_factory=list)
-    """Those that a batch norm updates, which is an op of its own."""
+    """The statistics that a batch norm updates, in an op of its own."""
     elsewhere: bool = False
     """It reads a tensor of another device."""
     scratch: int = 0
@@ -118,7 +121,7 @@ class _Call:
 def _calls(nodes: list[Node], device: str) -> list[_Call]:
     schemas: dict[str, Schema] = {}
     lives: dict[int, _Life] = {}
-    """By address, the latest."""
+    """The latest life at each address."""
     made: set[tuple[int, int]] = set()
     calls: list[_Call] = []
 
@@ -135,7 +138,7 @@ def _calls(nodes: list[Node], device: str) -> list[_Call]:
         schema = schemas.get(node.schema)
         if schema is None:
             schema = schemas[node.schema] = _parsed(node.schema)
-        if schema.ignored or schema.name == "aten::detach_":  # which writes to no bytes
+        if schema.ignored or schema.name == "aten::detach_":  # it writes no bytes
             continue
         call, number = _Call(node, schema), len(calls)
         updates = schema.batch_norm and _trains(schema, node.inputs)
@@ -170,7 +173,7 @@ def _calls(nodes: list[Node], device: str) -> list[_Call]:
 
 
 class _Writer:
-    """Writes calls down as instructions, with the recorder's rules for versions and views."""
+    """Turns calls into instructions, with the recorder's rules for versions and views."""
 
     def __init__(self, cost: Cost) -> None:
         self._cost = cost
@@ -181,7 +184,7 @@ class _Writer:
         met = [dict.fromkeys(life for _, life in [*call.reads, *call.statistics, *call.results]) for call in calls]
         sources = [life for life in dict.fromkeys(life for lives in met for life in lives) if life.source]
         entered: dict[int, _Life] = {}
-        """By the number of the instruction."""
+        """The storages that enter, by the number of the instruction."""
         for life in sources:
             if not life.late:
                 entered[len(self._instructions)] = life
@@ -208,7 +211,7 @@ class _Writer:
         inputs: dict[int, int] = {}
         outputs: list[Output] = []
         renewed: dict[_Life, int] = {}
-        """By storage: the index of the input that is overwritten."""
+        """For each storage, the index of the input that is overwritten."""
 
         def index(seen: Seen, life: _Life) -> int:
             number = life.views.get(seen.geometry, life.current)
@@ -265,7 +268,7 @@ class _Writer:
             self._release(held)
 
     def _version(self, life: _Life, alias: int) -> Output:
-        """A new one, through which all other views are read from now on."""
+        """A new version, through which all other views are read from now on."""
         life.current = self._number()
         life.held, life.views = [life.current], {}
         return Output(life.current, 0, alias)
@@ -300,7 +303,7 @@ def _trains(schema: Schema, arguments: list[Any]) -> bool:
 
 
 def _device_of(nodes: list[Node]) -> str:
-    """The one with most bytes, but a CPU only if there is no other."""
+    """The device with the most bytes, but a CPU only if there is no other."""
     storages = {
         (seen.device, seen.storage): seen.extent for node in nodes for seen in seen_in([node.inputs, node.outputs])
     }
@@ -311,7 +314,7 @@ def _device_of(nodes: list[Node]) -> str:
 
 
 def _scratch(node: Node, own: set[int], device: str) -> int:
-    """The most that is needed at once inside of an op, beyond its arguments and results."""
+    """The most bytes needed at once inside an op, besides its arguments and results."""
     spans: dict[int, tuple[int, int, int]] = {}
     below = list(node.walk())[1:]
     for position, inner in enumerate(below):
@@ -344,7 +347,7 @@ def _measured(durations: kineto.Durations) -> Cost:
 
 
 def _modelled(device: Device) -> Cost:
-    """The op is called with tensors that have shapes only, as the model wants to see them."""
+    """Costs from a device model. The op is called with tensors that have shapes but no bytes."""
 
     def on_meta(value: Any) -> Any:
         if isinstance(value, Seen):
@@ -364,7 +367,7 @@ def _modelled(device: Device) -> Cost:
             named = {argument.name: value for argument, value in arguments if argument.kwarg_only}
             results = [on_meta(value) for value in node.outputs]
             return device.cost(op, positional, named, results[0] if len(results) == 1 else results, False)
-        except Exception as error:  # whatever PyTorch's formulas say to arguments that the op does not take
+        except Exception as error:  # PyTorch's formulas raise anything for wrong arguments
             why = str(error).splitlines()
             raise TraceError(
                 f"what {node.name} costs cannot be told from its arguments: {why[0] if why else ''}"

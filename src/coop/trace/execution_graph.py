@@ -1,9 +1,10 @@
-"""The file that PyTorch's ExecutionTraceObserver writes: a tree of calls with the tensors that went in and out.
+"""The file that PyTorch's ExecutionTraceObserver writes: a tree of calls with their input and
+output tensors.
 
-Which calls are ops is decided as the dispatcher decides what reaches the level below autograd, where the recorder sits.
-An op that PyTorch only composes of others (`linear`, `dropout`) stands for what it calls; any other op is one, and what
-happens inside (`addmm` copies its bias) is its own affair. Everything else is there to be looked into: threads, autograd
-nodes, modules, annotations.
+A call is an op if the dispatcher would send it to the level below autograd, where the recorder is.
+An op that PyTorch composes of others (`linear`, `dropout`) stands for the ops that it calls. Any
+other op counts as one, whatever it calls inside (`addmm` copies its bias). All other calls are
+only searched for ops: threads, autograd nodes, modules, annotations.
 """
 
 import re
@@ -27,7 +28,8 @@ _DTYPES |= {"unsigned char": "uint8", "c10::complex<float>": "complex64", "c10::
 
 @dataclass(slots=True, frozen=True)
 class Seen:
-    """A tensor, as one call saw it. Numbers stand for addresses: a later tensor may have the same."""
+    """A tensor as one call saw it. Numbers stand for addresses: a later tensor may have the
+    same."""
 
     tensor: int
     storage: int
@@ -40,7 +42,8 @@ class Seen:
 
     @property
     def extent(self) -> int:
-        """Bytes from the start of its storage to its end. Its storage has at least those."""
+        """Bytes from the start of its storage to the tensor's end. The storage has at least
+        these."""
         reach = sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
         return (self.offset + reach + 1) * self.itemsize
 
@@ -50,7 +53,7 @@ class Seen:
 
     @property
     def like_a_number(self) -> bool:
-        """What `x * 2` makes of the 2."""
+        """Whether it is like the tensor that `x * 2` makes of the 2."""
         return not self.shape and self.device == "cpu" and self.dtype in ("double", "long int", "bool")
 
     def on_meta(self) -> torch.Tensor:
@@ -69,13 +72,13 @@ class Node:
     """PyTorch's number of the recorded function; kineto has the same."""
     schema: str
     inputs: list[Any]
-    """Arguments; tensors in them are Seen, those without bytes None."""
+    """Arguments. Tensors among them are Seen; those without bytes are None."""
     outputs: list[Any]
     phase: str = "forward"
     children: list["Node"] = field(default_factory=list)
 
     def walk(self) -> Iterator["Node"]:
-        """Itself and everything below, in the order of the calls."""
+        """The node and everything below it, in the order of the calls."""
         waiting = [self]
         while waiting:
             node = waiting.pop()
@@ -108,7 +111,7 @@ def read_ops(path: str | Path) -> list[Node]:
     known = {node.number: node for node in nodes}
     ops: list[Node] = []
     inside: set[int] = set()
-    """Ops, and what they call."""
+    """Ops, and the calls inside them."""
     for node in nodes:  # callers have lower numbers than what they call
         if node.parent > node.number:
             raise TraceError(f"{path} has a node {node.number} that is called by a later one, {node.parent}")

@@ -1,8 +1,9 @@
-"""What exists when a recording begins: the sources of its trace.
+"""The tensors that exist when a recording begins: the sources of its trace.
 
-Python's garbage collector knows every tensor, module and optimizer. So parameters that a step happens not to use, and
-moments that only its last op needs, are there from the first instruction on, as they are in memory; and nobody has to
-tell which they are. What belongs to a module or an optimizer that the step uses belongs to the step.
+Python's garbage collector knows every tensor, module and optimizer. So all sources are in the
+trace from its first instruction on, as they are in memory: also parameters that the step does not
+use and moments that only its last op needs. Nobody has to name them. If the step uses a module or
+an optimizer, everything that belongs to it is part of the step.
 """
 
 import gc
@@ -22,7 +23,7 @@ class Existing:
         self._groups: list[list[int]] = []
 
     def find(self) -> None:
-        kinds: dict[type, list[Any] | None] = {}  # of a million objects there are few types
+        kinds: dict[type, list[Any] | None] = {}  # a million objects have few types: cache the answer
         tensors: list[Tensor] = []
         modules: list[nn.Module] = []
         optimizers: list[torch.optim.Optimizer] = []
@@ -30,7 +31,7 @@ class Existing:
             (Tensor, tensors), (nn.Module, modules), (torch.optim.Optimizer, optimizers),
         ]  # fmt: skip
         for thing in gc.get_objects():
-            kind = type(thing)  # isinstance would ask the thing, and things give all kinds of answers
+            kind = type(thing)  # isinstance would read the object's own __class__
             if kind not in kinds:
                 kinds[kind] = next((members for family, members in families if issubclass(kind, family)), None)
             if (members := kinds[kind]) is not None:
@@ -43,13 +44,15 @@ class Existing:
             self._group(state=list(tensors_in(list(optimizer.state.values()))), parameter=parameters)
 
     def take(self) -> Iterator[tuple[Any, str]]:
-        """Storages and their kinds. They are not kept here, so that they can die."""
+        """The storages and their kinds. They are no longer kept here afterwards, so that they can
+        die."""
         found, self._found = self._found, {}
         while found:
             yield found.pop(next(iter(found)))
 
     def belonging_to(self, touched: list[int]) -> list[int]:
-        """Addresses: what was touched, then what shares an owner with it, the largest owner's first."""
+        """Addresses: those touched, then those that share an owner with them, the largest owner
+        first."""
         owners = [group for group in self._groups if not set(touched).isdisjoint(group)]
         owners.sort(key=len, reverse=True)
         return list(dict.fromkeys(chain(touched, *owners)))

@@ -1,7 +1,7 @@
 """Trace files: gzip'ed JSON lines. docs/trace-format.md describes them.
 
-The first line is the header, each further line one instruction, the last one the number of instructions: a file that
-was cut off is noticed. Reading and writing go line by line.
+The first line is the header, each further line one instruction, and the last one the number of
+instructions, so that a truncated file is detected. Reading and writing go line by line.
 """
 
 import gzip
@@ -32,7 +32,8 @@ def write(trace: Trace, path: str | Path) -> None:
 
 
 def read(path: str | Path) -> Trace:
-    """Raises TraceError when the file holds no trace that this version can read, OSError when it cannot be opened."""
+    """Raises TraceError if the file holds no trace that this version can read, and OSError if it
+    cannot be opened."""
     lines = _lines(path)
     header = next(lines, None)
     if not isinstance(header, dict) or header.get("format") != FORMAT:
@@ -99,7 +100,8 @@ def _encode(instruction: Instruction) -> dict[str, Any]:
 
 
 def _decode(content: dict[str, Any]) -> Instruction:
-    """Raises KeyError and TypeError. Whether the instruction makes sense where it is, the trace says."""
+    """Raises KeyError and TypeError. Whether the instruction is valid at its place is checked by
+    the trace."""
     if "op" in content:
         return Op(
             name=_text(content["op"]),

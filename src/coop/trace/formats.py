@@ -1,5 +1,5 @@
-"""Reading a trace from whatever kind of file holds it, compressed or not: the file's beginning
-tells."""
+"""Reads a trace from any kind of file that can hold one, compressed or not. The file's beginning
+tells the kind."""
 
 import re
 from pathlib import Path
@@ -29,5 +29,5 @@ def read_any(path: str | Path) -> Trace:
 
 
 def is_execution_trace(path: str | Path) -> bool:
-    """Whether the file begins as PyTorch's ExecutionTraceObserver begins it."""
+    """Whether the file begins like one of PyTorch's ExecutionTraceObserver."""
     return _EXECUTION_TRACE.match(content.start(path, 200)) is not None

@@ -1,7 +1,9 @@
-"""Kineto traces, as `torch.profiler.profile.export_chrome_trace` writes them: how long the ops of a run took.
+"""Kineto traces, as `torch.profiler.profile.export_chrome_trace` writes them: how long the ops of
+a run took.
 
-PyTorch numbers every recorded function. An execution trace calls that number `rf_id`, kineto "Record function id". Work
-on a GPU names the op that launched it by "External id", or only the runtime call that did, by "correlation".
+PyTorch numbers every recorded function. An execution trace calls that number `rf_id`, kineto
+"Record function id". Work on a GPU names the op that launched it by "External id", or only the
+runtime call that launched it, by "correlation".
 """
 
 from dataclasses import dataclass, field
@@ -16,17 +18,17 @@ _ON_THE_DEVICE = {"kernel", "gpu_memcpy", "gpu_memset"}
 
 @dataclass(slots=True)
 class Durations:
-    """By the number of the recorded function. Nanoseconds."""
+    """Nanoseconds, by the number of the recorded function."""
 
     names: dict[int, str] = field(default_factory=dict)
     host: dict[int, int] = field(default_factory=dict)
-    """From call to return, with everything called inside."""
+    """From call to return, including everything called inside."""
     device: dict[int, int] = field(default_factory=dict)
-    """Of the kernels, copies and fills that it launched itself, one after the other."""
+    """The sum of the kernels, copies and fills that it launched itself."""
 
 
 def load_json(path: str | Path, what: str) -> Any:
-    """Of a file that may be gzip'ed. Raises TraceError and OSError."""
+    """The JSON of a file that may be gzip'ed. Raises TraceError and OSError."""
     try:
         return parse(whole(path))
     except Unreadable as error:
@@ -38,7 +40,7 @@ def _as_a_clause(why: str) -> str:
 
 
 def read(path: str | Path) -> Durations:
-    """Raises TraceError when it is no kineto trace, OSError when it cannot be opened."""
+    """Raises TraceError if it is no kineto trace, and OSError if it cannot be opened."""
     content = load_json(path, "a kineto trace")
     events = content.get("traceEvents") if isinstance(content, dict) else None
     if not isinstance(events, list):

@@ -1,7 +1,8 @@
-"""Paging: storage beside memory, to which values go and from which they come back.
+"""Paging: storage beside memory, to which values are written and from which they are read back.
 
-Transfers are counted as POET's users would see them: one after the other, computing nothing meanwhile. Bytes on their way are in
-memory: what goes out until it has been written, what comes in from the beginning.
+Transfers are counted as on POET's devices: one after the other, and nothing is computed meanwhile.
+Bytes in transfer are in memory: outgoing ones until they have been written, incoming ones from the
+beginning.
 """
 
 from dataclasses import dataclass
@@ -16,9 +17,9 @@ class Paging:
     out_latency: float
     out_bandwidth: float
     watts: float = 0.0
-    """That a transfer takes while it lasts."""
+    """Power that a transfer takes while it lasts."""
     capacity: int | None = None
-    """Bytes. None: more than anybody needs."""
+    """Bytes. None: no limit."""
 
     def in_time(self, size: int) -> int:
         """Nanoseconds."""

@@ -4,7 +4,8 @@ from coop.trace.trace import Op, Release, Source, Trace, storages_of
 
 
 def peak_bytes(trace: Trace, alignment: int = 1) -> int:
-    """The most that held storages, and the scratch of a running op, take at once. Sizes are rounded up."""
+    """The most bytes that held storages and the scratch of a running op take at once. Sizes are
+    rounded up."""
     storage_of, sizes = storages_of(trace.instructions)
     references = [0] * len(sizes)
     used = peak = 0

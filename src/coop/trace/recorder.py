@@ -1,18 +1,21 @@
-"""The recorder: one step as the ops below autograd see it.
+"""The recorder: one step, as the ops below autograd.
 
-A dispatch mode sees every leaf op of forward, backward and optimizer with its tensors. What the tensors share is read
-off their storages, not off the schema: reshape and `to` sometimes alias. A weak reference to a storage's Python object
-ends when the storage itself does, whoever held it last (a variable, autograd, a module): that is its Release.
+A dispatch mode sees every leaf op of forward, backward and optimizer with its tensors. Which
+tensors share memory is read from their storages, not from the schema: reshape and `to` sometimes
+alias. A weak reference to a storage's Python object ends when the storage itself does, whatever
+held it last (a variable, autograd, a module): that is its Release.
 
-What is recorded differs from what was called in three ways.
+The recorded ops differ from the called ones in three ways.
 
-1. A write makes a new version, and every other view of that storage is from then on read through it.
-2. A batch norm in training updates its running statistics in an op of its own, because running it again must not, and
-   its result does not depend on them.
-3. Ops that only ask for a shape (`zeros_like`) have no inputs: they need no bytes.
+1. A write makes a new version, and from then on every other view of that storage is read through
+   it.
+2. A batch norm in training updates its running statistics in an op of its own: running it again
+   must not update them, and its result does not depend on them.
+3. Ops that only ask for a shape (`zeros_like`) have no inputs, because they need no bytes.
 
-Scratch is what a kernel has allocated at once, less its results. Not seen: what libraries allocate past PyTorch, and
-tensors of which other threads take care. Sparse tensors have no storage, and are left out.
+Scratch is the most that a kernel has allocated at once, minus its results. Not seen: what
+libraries allocate without PyTorch, and tensors that other threads manage. Sparse tensors have no
+storage and are left out.
 """
 
 import time
@@ -32,7 +35,8 @@ from coop.trace.existing import Existing
 from coop.trace.trace import FRESH, Instruction, Op, Output, Release, Source
 
 Cost = Callable[[Any, tuple[Any, ...], dict[str, Any], Any, bool, int], int]
-"""Of a call: op, args, kwargs, result, whether it is a view, and the nanoseconds it took here."""
+"""Returns the cost of a call. Arguments: op, args, kwargs, result, whether it is a view, and the
+nanoseconds it took here."""
 
 _SHAPE_ONLY = {"empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like"} | {
     "new_empty", "new_zeros", "new_ones", "new_full", "new_empty_strided",
@@ -44,12 +48,12 @@ _BATCH_NORMS = {"native_batch_norm", "_native_batch_norm_legit", "_batch_norm_wi
 
 
 def measured(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, view: bool, nanoseconds: int) -> int:
-    """The cost of a call where it ran."""
+    """The time that the call took here."""
     return 0 if view else nanoseconds
 
 
 class Schema:
-    """What the schema says of an op, and what it keeps to itself."""
+    """What the schema says of an op, and what has to be known besides."""
 
     def __init__(self, schema: Any) -> None:
         self.name = schema.name + (f".{schema.overload_name}" if schema.overload_name else "")
@@ -70,24 +74,25 @@ class Stored:
 
     bytes: int
     current: int
-    """The tensor that stands for all of it. It is held for as long as the storage lives; views come and go before."""
+    """The tensor that stands for the whole storage. It is held as long as the storage lives; views
+    end before."""
     watch: Any
     source: int | None
-    """As which tensor it entered, if no op made it."""
+    """The tensor as which it entered, if no op made it."""
     maker: tuple[int, int] | None = None
-    """Of the current version: the number of the op, and which of its outputs it is."""
+    """What made the current version: the number of the op, and the index of the output."""
     views: dict[Any, int] = field(default_factory=dict)
     held: dict[int, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class _Call:
-    """An op while it is being written down. Inputs and outputs are tensors by number."""
+    """An op while it is recorded. Inputs and outputs are tensor numbers."""
 
     inputs: dict[int, int] = field(default_factory=dict)
     outputs: list[Output] = field(default_factory=list)
     writes: dict[int, int] = field(default_factory=dict)
-    """By address: the version that the op leaves."""
+    """For each address, the version that the op leaves."""
     given: set[int] = field(default_factory=set)
     """The Python objects that it was called with."""
     replaced: list[Stored] = field(default_factory=list)
@@ -97,10 +102,10 @@ class _Call:
 
 
 class Updates:
-    """Knows whether an optimizer is at work, and tells when one has ended.
+    """Knows whether an optimizer is running, and tells when one has ended.
 
-    Not a part of the recorder, because one recorder may follow another at the end of an update, where hooks cannot be
-    added.
+    This is no part of the recorder, because at the end of an update one recorder may follow
+    another, and hooks cannot be added there.
     """
 
     def __init__(self, ended: Callable[[], None] = lambda: None) -> None:
@@ -126,18 +131,19 @@ class Updates:
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records what happens while it is active. Numbers are given in the order of appearance; see recording.py."""
+    """Records what happens while it is active. Tensors are numbered in the order of appearance;
+    see recording.py."""
 
     def __init__(self, updates: "Updates", cost: Cost = measured) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.instructions: list[Instruction] = []
         self.ops: list[Op] = []
         self.storages: dict[int, Stored] = {}
-        """Those alive, by address."""
+        """The storages that are alive, by address."""
         self._touched: dict[int, None] = {}
-        """Sources that an op has read or written, in that order."""
+        """Sources that an op has read or written, in the order of their first use."""
         self.adopted: dict[int, int] = {}
-        """Sources that were there at the beginning, by address."""
+        """Sources that existed at the beginning, by address."""
         self.existing = Existing()
         self._cost = cost
         self._schemas: dict[Any, Schema] = {}
@@ -158,7 +164,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._tally.stop()
         for stored in self.storages.values():
             stored.watch = None
-            stored.held = dict.fromkeys(stored.held)  # drops the watches, not the numbers
+            stored.held = dict.fromkeys(stored.held)  # drops the weak references, not the numbers
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -190,7 +196,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     statistics.append(tensor)
                 elif (read := self._read(call, tensor)) is not None and name in schema.written:
                     written.append((tensor, read))
-        if not schema.batch_norm:  # one that evaluates only reads its statistics, whatever the schema says
+        if not schema.batch_norm:  # in evaluation it only reads its statistics, though the schema says it writes
             for tensor, read in written:
                 self._write(call, tensor, read, number)
         for tensor in tensors_in(result):
@@ -226,7 +232,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._release(stored, tensor)
 
     def _read(self, call: _Call, tensor: Tensor) -> int | None:
-        """The number of an input, None if it has no storage."""
+        """The number of an input; None if it has no storage."""
         address = _address(tensor)
         if address is None:
             return None
@@ -240,11 +246,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return number
 
     def _write(self, call: _Call, tensor: Tensor, read: int, op: int) -> None:
-        """A new version of what was read, and with it of all views of that storage."""
+        """Makes a new version of what was read, and so of all views of that storage."""
         storage = tensor.untyped_storage()
         stored = self.storages[storage._cdata]
         if storage._cdata in call.writes or storage.nbytes() != stored.bytes:
-            return  # another view of what is written has been here; or it was resized, which makes it a fresh result
+            return  # written through another view already; or resized, which makes it a fresh result
         stored.current, stored.maker = self._number(), (op, len(call.outputs))
         stored.views.clear()
         stored.held[stored.current] = None
@@ -252,7 +258,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         call.writes[storage._cdata] = stored.current
 
     def _give(self, call: _Call, tensor: Tensor, op: int) -> None:
-        """A result: of a storage of its own, or a view of an input's."""
+        """Adds a result: in a storage of its own, or a view of an input's."""
         address = _address(tensor)
         if address is None or address in call.writes:
             return
@@ -294,7 +300,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._release(stored, tensor)
 
     def _forget(self, stored: Stored, tensor: int, geometry: Any) -> None:
-        """A view has gone; its storage may live on."""
+        """A view is gone. Its storage may live on."""
         if tensor in stored.held:
             self._release(stored, tensor)
             if stored.views.get(geometry) == tensor:
@@ -309,7 +315,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._next - 1
 
     def sources(self) -> list[int]:
-        """Those that were there at the beginning and have to do with what was recorded, in an order that repeats."""
+        """The sources that existed at the beginning and belong to what was recorded, in an order
+        that is the same each time."""
         addresses = {tensor: address for address, tensor in self.adopted.items()}
         touched = [addresses[tensor] for tensor in self._touched if tensor in addresses]
         return [self.adopted[address] for address in self.existing.belonging_to(touched)]

@@ -1,7 +1,8 @@
 """From running steps to a trace.
 
-Two consecutive steps are recorded and the second is the trace: only so is it known which of its sources the step before
-has made (gradients that are dropped late, a hidden state) and which are simply still there.
+Two consecutive steps are recorded, and the second is the trace. Only the first tells which of its
+sources were made by the step before (gradients that are dropped late, a hidden state) and which
+simply still exist.
 """
 
 from collections.abc import Callable
@@ -21,9 +22,9 @@ def record(
 ) -> Trace:
     """The trace of one call of `step`.
 
-    `warm_up` steps are run before, so that the optimizer has its state; then two are recorded, and the trace is that of
-    the second. Costs are the times that the ops take where they will run, in an arena: for that a few steps more are run, as
-    far as there are batches for them (timing.py).
+    `warm_up` steps run before, so that the optimizer has its state. Then two are recorded, and the
+    trace is that of the second. Costs are the times that the ops take in an arena: to measure
+    them, a few more steps run, as far as there are batches for them (timing.py).
     """
     if _C.is_open():
         raise RuntimeError("a step is recorded outside of a coop budget: inside, its tensors would count as exposed")
@@ -49,7 +50,7 @@ def assemble(
     *,
     costs: list[int] | None = None,
 ) -> Trace:
-    """The trace of what was recorded, right after what `before` has recorded."""
+    """The trace of the recorded step; `before` has recorded the step before it."""
     carries = _carried(recorder, before) if before else {}
     sources, rest = _sorted(recorder)
     cost_of = iter(_costs(recorder, before) if costs is None else costs)
@@ -78,14 +79,15 @@ def assemble(
 
 
 def _costs(recorder: Recorder, before: Recorder | None) -> list[int]:
-    """Of its ops; the smaller of two, if both steps did the same."""
+    """The costs of its ops: the lower of the two, if both steps did the same."""
     if before is None or not _repeated(recorder, before):
         return [op.cost for op in recorder.ops]
     return [min(op.cost, other.cost) for op, other in zip(recorder.ops, before.ops, strict=True)]
 
 
 def _sorted(recorder: Recorder) -> tuple[list[Source], list[Instruction]]:
-    """Sources that were there before the first op come first, and those that the step has nothing to do with not at all."""
+    """Sources that existed before the first op come first; those that the step does not need are
+    left out."""
     wanted = recorder.sources()
     adopted = set(recorder.adopted.values())
     foreign = adopted.difference(wanted)
@@ -100,7 +102,7 @@ def _sorted(recorder: Recorder) -> tuple[list[Source], list[Instruction]]:
 
 
 def _carried(recorder: Recorder, before: Recorder) -> dict[int, int]:
-    """For sources: the tensor that takes their place in the following step."""
+    """For each source, the tensor that takes its place in the following step."""
     held = set(held_at_end(recorder))
     used = set(before.sources())
     repeated = _repeated(recorder, before)
@@ -131,10 +133,12 @@ def _signature(recorder: Recorder) -> list[Any]:
 
 
 def _accumulated_in_place(instructions: list[Instruction]) -> list[Instruction]:
-    """Undoes what recording changes: autograd adds up gradients in place, except under a dispatch mode.
+    """Undoes a change that recording causes: autograd accumulates gradients in place, except under
+    a dispatch mode.
 
-    It overwrites the sum so far if it holds that alone; so such a sum is the first operand of an addition in backward,
-    no view (which shares its storage with its base), and dies right after it.
+    It overwrites the sum so far if nothing else holds it. Such a sum is the first operand of an
+    addition in backward, is no view (a view shares its storage with its base), and dies right
+    after the addition.
     """
     storage_of, sizes = storages_of(instructions)
     references = [0] * len(sizes)

@@ -1,7 +1,8 @@
-"""Records one step of a script that knows nothing of it.
+"""Records one step of a script that is not written for it.
 
-A step is what happens from the end of one `optimizer.step()` to the end of the next; the first begins with the script.
-Gradients that are dropped at the beginning of the loop are then sources, which the step before has made.
+A step goes from the end of one `optimizer.step()` to the end of the next; the first begins with
+the script. So gradients that are dropped at the beginning of the loop are sources, made by the
+step before.
 """
 
 from collections.abc import Callable
@@ -14,9 +15,10 @@ from coop.trace.trace import Trace
 
 class ScriptRecorder:
     def __init__(self, step: int, recorded: Callable[[Trace], None]) -> None:
-        """`recorded` gets the trace at the end of the step. What it raises, the script's `optimizer.step()` raises."""
+        """`recorded` gets the trace at the end of the step. If it raises, the script's
+        `optimizer.step()` raises."""
         self.steps = 0
-        """Those that have ended."""
+        """The number of steps that have ended."""
         self._step = step
         self._recorded = recorded
         self._path = ""
@@ -48,7 +50,7 @@ class ScriptRecorder:
             self._recorded(assemble(self._recorder, self._before, self._path, "measured", {"step": self._step}))
 
     def _start(self) -> None:
-        """The step before is recorded too, to know what it hands over."""
+        """Records the step before too, to know which tensors it leaves to this one."""
         if self._step - 2 <= self.steps < self._step:
             self._before, self._recorder = self._recorder, Recorder(self._updates)
             self._recorder.__enter__()

@@ -1,7 +1,8 @@
 """Shape-only traces: a full-size network's step on fake tensors, with the costs of a device model.
 
-Nothing is computed and no tensor has bytes, so the 2.7 billion parameters fit anywhere. The ops are those of the CPU,
-with one exception: on a GPU dropout is one kernel that keeps a mask of bytes, and so it is here.
+Nothing is computed and no tensor has bytes, so a network of 2.7 billion parameters fits anywhere.
+The ops are those of the CPU, with one exception: for a GPU, dropout is one kernel that keeps a
+mask of bytes.
 """
 
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from coop.trace.trace import Trace
 def shape_trace(
     network: Network, batch: int | None, device: Device, progress: Callable[[str], None] = lambda _: None
 ) -> Trace:
-    """Of one training step. `progress` is told what happens."""
+    """The trace of one training step. `progress` is called with messages."""
     batch = network.batch_size if batch is None else batch
     with FakeTensorMode(), _FusedDropout(device.gpu):
         progress(f"building {network.name}")

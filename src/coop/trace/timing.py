@@ -1,8 +1,9 @@
-"""What ops take when they run in an arena.
+"""How long ops take in an arena.
 
-A recorder sees more of an op than its kernel: the way through Python, which is most of a small op, and fresh memory, which
-the system has to clear. Neither is there when a program runs in a budget. So a recorded step is run a few times more in
-a scope without a limit, and its costs are those that the engine finds there.
+A recorder measures more than an op's kernel: the way through Python, which is most of a small op,
+and fresh memory, which the system has to clear. Neither occurs when a program runs in a budget. So
+a recorded step is run a few more times in a scope without a limit, and the costs are those that
+the engine measures there.
 """
 
 import contextlib
@@ -15,11 +16,12 @@ from coop import _C
 from coop.trace.trace import Op
 
 STEPS = 3
-_FAR = 32  # ops that may be in one of two runs of a step only, at once
+_FAR = 32  # ops in a row that may be missing in one of two runs of a step
 
 
 def in_arena(step: Callable[[], Any], ops: Sequence[Op], costs: Sequence[int]) -> list[int]:
-    """The costs of recorded ops, of those at least that are found again when the step runs; the others keep theirs."""
+    """The costs of recorded ops, measured again where the op is found when the step runs; the
+    others keep theirs."""
     from coop.budget import measure  # budgets know plans, which know traces
 
     times: list[list[float]] = [[] for _ in ops]
@@ -34,7 +36,8 @@ def in_arena(step: Callable[[], Any], ops: Sequence[Op], costs: Sequence[int]) -
 
 
 def _matched(ops: Sequence[Op], ran: Sequence[tuple[str, float]]) -> list[tuple[int, float]]:
-    """Which op is which, in order. Views are not timed, and what runs in place may be recorded as if it did not."""
+    """Matches recorded ops with those that ran, in order. Views are not timed, and an in-place op
+    may be recorded as another."""
     found = []
     at = 0
     for number, op in enumerate(ops):

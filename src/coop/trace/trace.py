@@ -2,17 +2,18 @@
 
 A trace is a list of instructions over tensors, numbered in the order in which they appear.
 
-    Source(tensor, bytes)     a tensor enters that nothing in the trace computes: a parameter, a moment, a batch
+    Source(tensor, bytes)     a tensor that nothing in the trace computes: a parameter, a moment,
+                              a batch
     Op(...)                   one leaf operator call
-    Hold(tensor)              somebody outside takes one more reference
-    Release(tensor)           somebody outside gives one back
+    Hold(tensor)              the program takes one more reference
+    Release(tensor)           the program gives one back
 
-Every tensor begins with one reference outside. A tensor is a view of a storage, the unit of eviction: a source and a
-fresh output bring their own, a view shares that of the input it is a view of, and so does the new version of an input
-that an op writes to. A storage is held while one of its tensors is.
+Every tensor begins with one reference. A tensor is a view of a storage, the unit of eviction. A
+source and a fresh output have a storage of their own; a view, and the new version of an input that
+an op writes to, share that of their input. A storage is held while one of its tensors is.
 
-Times are whole nanoseconds and sizes whole bytes, so that a trace survives a file, and sums do not depend on their
-order.
+Times are whole nanoseconds and sizes whole bytes, so that a trace survives a file and sums do not
+depend on their order.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -43,9 +44,10 @@ class Source:
 class Output:
     tensor: int
     bytes: int
-    """Of its storage, if fresh; 0 for views and new versions."""
+    """Bytes of its storage, if fresh; 0 for views and new versions."""
     alias: int = FRESH
-    """The index of the input whose storage it shares; if the op writes to that input, it is its new version."""
+    """The index of the input whose storage it shares. If the op writes to that input, this is its
+    new version."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -59,7 +61,7 @@ class Op:
     writes: tuple[int, ...] = ()
     """Indices of the inputs that it overwrites. Each has a new version among the outputs."""
     scratch: int = 0
-    """Bytes that it needs while it runs, beyond its outputs."""
+    """Bytes that it needs while it runs, besides its outputs."""
     replayable: bool = True
     """It can be run again, to the same bits."""
 
@@ -88,7 +90,7 @@ class Trace:
     device: str = ""
     """Where its costs come from: measured on a machine, or a device model."""
     about: dict[str, Any] = field(default_factory=dict)
-    """Whatever else the recorder knows: batch, versions, options. Plain JSON."""
+    """Anything else that the recorder knows: batch, versions, options. Plain JSON."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not isinstance(self.device, str):
@@ -111,19 +113,19 @@ class Trace:
 
     @property
     def copy_bandwidth(self) -> float | None:
-        """Bytes per second that can be moved inside the device's memory, if that is known."""
+        """Bytes per second for copies inside the device's memory, if known."""
         found: float | None = self.about.get("copy_bandwidth")
         return found
 
     @property
     def swap_bandwidth(self) -> tuple[float, float] | None:
-        """Bytes per second into the device's memory and out of it, from where storages swap to, if that is known."""
+        """Bytes per second to swap into the device's memory and out of it, if known."""
         found = self.about.get("swap_bandwidth")
         return (float(found[0]), float(found[1])) if found else None
 
     @property
     def alignment(self) -> int:
-        """Of blocks, on the device that the costs are of."""
+        """The alignment of blocks on the trace's device."""
         found: int = self.about.get("alignment", ALIGNMENT)
         return found
 
@@ -133,7 +135,7 @@ class Trace:
 
     @property
     def cost(self) -> int:
-        """Of all ops, each once. Nanoseconds."""
+        """Nanoseconds of all ops, each counted once."""
         return sum(op.cost for op in self.ops)
 
 
@@ -142,7 +144,7 @@ def is_alignment(value: Any) -> bool:
 
 
 def _short(value: Any) -> str:
-    """For a message: a file may say anything."""
+    """The value for a message, shortened: a file may say anything."""
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:200]}..."
 
@@ -170,7 +172,7 @@ def storages_of(instructions: Iterable[Instruction]) -> tuple[list[int], list[in
 
 
 def check(instructions: Sequence[Instruction]) -> None:
-    """Raises TraceError, with the instruction's number, unless the trace makes sense."""
+    """Raises TraceError, with the instruction's number, if the trace is not valid."""
     references: list[int] = []
     sizes = times = 0
 
