@@ -390,6 +390,11 @@ std::string Engine::why_lost() const {
 
 // --- when there is no room ---------------------------------------------------------------------------------------------
 
+Bytes Engine::largest_run() const {
+  const Lock lock(gate_);
+  return room_.largest_run();
+}
+
 void Engine::pack() {
   const Lock lock(gate_);
   room_.pack();

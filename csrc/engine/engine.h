@@ -120,6 +120,8 @@ class Engine {
   std::string why_lost() const;
 
   // --- when there is no room -----------------------------------------------------------------------------------------
+  // The most bytes in one piece that could be freed now.
+  Bytes largest_run() const;
   // Packs everything at the low end. No kernel may be running.
   void pack();
   // The last resort before an op fails: evicts everything that can leave and packs the rest.

@@ -151,6 +151,10 @@ void Room::compact(bool wanted_too) {
   pack();
 }
 
+Bytes Room::largest_run() const {
+  return coop::largest_run(arena_, options_.rescue || (options_.move && options_.windows()));
+}
+
 Shortage Room::shortage(Bytes needed) const {
   Shortage shortage;
   shortage.needed = needed;
@@ -158,7 +162,7 @@ Shortage Room::shortage(Bytes needed) const {
   shortage.kept = ledger_.sources();
   shortage.working = std::max(ledger_.working(), needed);
   shortage.swaps = options_.swap;
-  shortage.largest = largest_run(arena_, options_.rescue || (options_.move && options_.windows()));
+  shortage.largest = largest_run();
   Bytes fixed = 0;
   for (const Block* block = arena_.first(); block; block = block->next) {
     const Storage* storage = block->storage;

@@ -54,6 +54,8 @@ class Room {
   // storage could not leave after all, or another thread has been in the engine.
   Block* clear(Run run, SearchContext& context);
 
+  // The most bytes in one piece that could be freed now.
+  Bytes largest_run() const;
   Shortage shortage(Bytes needed) const;
   // Time spent making room so far. It is not part of any op's cost.
   Seconds seconds() const { return seconds_.load(std::memory_order_relaxed); }

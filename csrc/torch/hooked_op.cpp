@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "engine/op_call.h"
@@ -261,6 +262,7 @@ class HookedOp {
       // A custom operator may call others, which are seen as always, and wait for other threads.
       const CompositeCall composite(scope_, /*points_to_all=*/true);
       if (info_.collective) {
+        make_room_for_lists();
         call_.overwritten();  // now: other threads may write before this one goes on
         {
           const InsideCollective inside;
@@ -283,6 +285,20 @@ class HookedOp {
     }
     cost_ = static_cast<double>(ticks() - start) * seconds_per_tick() - (engine_.room_seconds() - room);
     if (cost_ < 0) cost_ = 0;
+  }
+
+  // A backend copies lists of tensors to flat ones and back, and cannot be asked to try again. So there is room for two
+  // copies before it begins, while the operands can still be moved.
+  void make_room_for_lists() {
+    if (call_.operands().size() < 2 || !engine_.options().rescue) return;
+    std::vector<Bytes> bytes(info_.arguments.size(), 0);
+    for_each_tensor(info_, stack_, [&](std::size_t i, const at::Tensor& tensor) { bytes[i] += tensor.nbytes(); });
+    const Bytes copies = 2 * *std::max_element(bytes.begin(), bytes.end());
+    for (const auto make_room : {&Engine::pack, &Engine::compact}) {
+      if (engine_.largest_run() >= copies) return;
+      call_.rescue(make_room);
+      ignore_pointers();
+    }
   }
 
   // --- what would have been enough

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import sys
+import time
 import traceback
 from datetime import timedelta
 from pathlib import Path
@@ -23,9 +24,10 @@ import torch.distributed as dist
 import coop
 from distributed.programs import PROGRAMS
 
+LEAVE_EARLY = "leave_early"
 SHARES = (0.8, 0.6, 0.45)
-ABOVE_FLOOR = 1.25
-"""A smaller budget is raised to so many times the floor."""
+ABOVE_FLOOR, BELOW_PEAK = 1.25, 0.97
+"""A smaller budget is raised to so many times the floor, but stays below the peak."""
 
 
 def digest(result: Any) -> str:
@@ -47,13 +49,6 @@ def digest(result: Any) -> str:
     return state.hexdigest()
 
 
-def everyone(good: bool) -> bool:
-    """Whether all ranks say so."""
-    flag = torch.tensor([int(good)])
-    dist.all_reduce(flag, op=dist.ReduceOp.MIN)
-    return bool(flag.item())
-
-
 def run(name: str, options: dict[str, Any]) -> list[dict[str, Any]]:
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
@@ -64,7 +59,7 @@ def run(name: str, options: dict[str, Any]) -> list[dict[str, Any]]:
     peak, floor = memory.stats().peak, memory.stats().floor
     found = [{"program": name, "share": 1.0, "same": measured == expected, "evictions": 0}]
     for share in SHARES:
-        budget = max(int(share * peak), int(ABOVE_FLOOR * floor))
+        budget = max(int(share * peak), min(int(ABOVE_FLOOR * floor), int(BELOW_PEAK * peak)))
         torch.manual_seed(0)
         with coop.budget(budget, **options) as memory:
             result = PROGRAMS[name](rank, world)
@@ -84,6 +79,31 @@ def run(name: str, options: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
+def leave_early() -> list[dict[str, Any]]:
+    """Rank 0 leaves its scope while bytes are on their way to it, and from it."""
+    rank = dist.get_rank()
+    torch.manual_seed(rank)
+    if rank == 0:
+        with coop.budget("1MiB") as memory:
+            got, sent = torch.empty(10_000), torch.full((10_000,), 3.0)
+            works = [dist.irecv(got, 1), dist.isend(sent, 1)]
+            for _ in range(20):
+                torch.randn(40_000).sum()
+            assert memory.stats().evictions == 0
+        for work in works:
+            work.wait()
+        same = bool((got == 5).all()) and bool((sent == 3).all())
+    elif rank == 1:
+        time.sleep(0.3)
+        got = torch.empty(10_000)
+        dist.recv(got, 0)
+        dist.send(torch.full((10_000,), 5.0), 0)
+        same = bool((got == 3).all())
+    else:
+        same = True
+    return [{"program": LEAVE_EARLY, "share": 1.0, "same": same, "evictions": 0}]
+
+
 def main() -> None:
     out, *names = sys.argv[1:]
     options = json.loads(os.environ.get("COOP_TEST_OPTIONS", '{"checks": 1}'))
@@ -92,7 +112,7 @@ def main() -> None:
     found: list[dict[str, Any]] = []
     for name in names:
         try:
-            found += run(name, options)
+            found += leave_early() if name == LEAVE_EARLY else run(name, options)
         except Exception as error:
             found.append({"program": name, "error": "".join(traceback.format_exception(error))[-3000:]})
             break

@@ -46,7 +46,18 @@ def reducer_wrappers() -> list[tuple[Any, str, Callable[..., Any]]]:
 
         return reducer, name, wrapper
 
+    def past_operators(name: str) -> tuple[Any, str, Callable[..., Any]]:
+        """A function that reads, without an operator, what it has made with one: that stays."""
+        original = getattr(torch.distributed, name)
+
+        @functools.wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return _C.Buckets().collect(lambda: original(*args, **kwargs))
+
+        return torch.distributed, name, wrapper
+
     return [
+        past_operators("_verify_params_across_processes"),
         making("__init__"),
         making("_rebuild_buckets"),
         before("prepare_for_forward", lambda buckets: buckets.release()),

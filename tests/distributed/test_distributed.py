@@ -1,0 +1,66 @@
+"""Programs of several ranks give the same bits inside of budgets as without, whatever is evicted while bytes travel."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distributed.programs import PROGRAMS
+from distributed.ranks import LEAVE_EARLY, SHARES
+
+pytestmark = pytest.mark.slow
+
+RANKS = Path(__file__).with_name("ranks.py")
+
+
+def run_ranks(folder: Path, names: list[str], ranks: int = 2, **options: Any) -> list[list[dict[str, Any]]]:
+    """What each rank has found."""
+    out = folder / "found"
+    environment = os.environ | {"COOP_TEST_OPTIONS": json.dumps(options), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    done = subprocess.run(
+        [*command, str(RANKS), str(out), *names], env=environment, capture_output=True, text=True, timeout=300
+    )
+    files = [Path(f"{out}.{rank}.json") for rank in range(ranks)]
+    assert all(file.exists() for file in files), done.stdout[-2000:] + done.stderr[-4000:]
+    return [json.loads(file.read_text()) for file in files]
+
+
+def check(found: list[list[dict[str, Any]]], names: list[str]) -> None:
+    for rank, rows in enumerate(found):
+        for row in rows:
+            assert row.get("same"), f"rank {rank}, {row['program']} at {row.get('share')}: {row.get('error', 'bits')}"
+        assert {row["program"] for row in rows} == set(names)
+        for name in set(names) & set(PROGRAMS):
+            mine = [row for row in rows if row["program"] == name]
+            assert len(mine) == 1 + len(SHARES)
+            assert sum(row["evictions"] for row in mine) > 0, f"rank {rank}, {name}: nothing was evicted"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({"checks": 2}, id="checked"),
+        pytest.param({"checks": 1, "swap": "1GiB", "swap_least": 1}, id="swapping"),
+        pytest.param({"checks": 1, "policy": "dtr", "rescue": True}, id="dtr"),
+    ],
+)
+def test_programs_of_two_ranks_give_the_same_bits(tmp_path: Path, options: dict[str, Any]) -> None:
+    names = list(PROGRAMS)
+    check(run_ranks(tmp_path, names, **options), names)
+
+
+def test_programs_of_four_ranks_give_the_same_bits(tmp_path: Path) -> None:
+    names = [
+        "all_reduce_asynchronous", "gather_lists", "all_to_all", "send_and_receive_asynchronous", "several_groups",
+        "ddp_plain", "fsdp_keeping", "tensor_parallel", "pipeline_interleaving",
+    ]  # fmt: skip
+    check(run_ranks(tmp_path, names, ranks=4, checks=1), names)
+
+
+def test_a_scope_may_end_while_bytes_are_on_their_way(tmp_path: Path) -> None:
+    check(run_ranks(tmp_path, [LEAVE_EARLY]), [LEAVE_EARLY])
