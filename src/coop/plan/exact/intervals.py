@@ -27,10 +27,10 @@ _MANY = 300  # ends of an interval that are listed one by one; more are a range
 def wanted(graph: Graph, reach: int) -> list[set[int]]:
     """For each node, the stages in which what it makes may be wanted again: where a reader runs
     for the first time (reach 1), where a reader of a reader does (2), and so on; 0: in all that
-    follow."""
+    follow. A node that makes nothing is never wanted again."""
     count = len(graph.nodes)
     if reach == 0:
-        return [set(range(node + 1, count + 1)) for node in range(count)]
+        return [set(range(at + 1, count + 1)) if node.outputs else set() for at, node in enumerate(graph.nodes)]
     found: list[set[int]] = [set() for _ in range(count)]
     for value in graph.values:
         found[value.node].update(value.users, [count] if value.kept else [])
