@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from graphs import chain, layered, small
+from graphs import chain, in_place, layered, small
 from oracle import cheapest
 
 from coop.plan.exact import moccasin as module
@@ -97,6 +97,13 @@ def test_memory_comes_first_if_there_is_no_plan_to_start_from(monkeypatch):
     monkeypatch.setattr(module, "greedy", fails)
     graph = layered(30, 75, 0)
     assert 0 < planned(graph, int(0.8 * peak_of(graph)), seconds=3).increase < 0.5
+
+
+def test_nodes_that_make_nothing_are_not_run_again():
+    graph = in_place(4)
+    budget = (floor(graph)[0] + peak_of(graph)) // 2
+    assert graph.nodes[-1].outputs == () and graph.repeatable(len(graph.nodes) - 1, len(graph.nodes))
+    assert planned(graph, budget).duration == cheapest(graph, budget)
 
 
 def test_everything_stays_if_it_fits():

@@ -8,8 +8,8 @@ from graphs import chain, in_place, layered, small
 
 from coop.plan.model.graph import NONE, from_trace
 from coop.plan.model.plan import PlanError, Step
-from coop.plan.model.schedule import peak_of, profile
-from coop.plan.model.timeline import Timeline
+from coop.plan.model.schedule import peak_alone, peak_of, profile
+from coop.plan.model.timeline import Memory, Timeline
 from random_traces import build
 from step_traces import convolutions, transformer
 
@@ -125,6 +125,12 @@ def test_who_is_in_memory_is_the_same_from_all_sides(seed):
         assert sum(i.bytes for i in alive if i.value != NONE) == sum(
             value.bytes for n, value in enumerate(graph.values) if there(graph, steps, n, at)
         )
+    stays = list(timeline.stays())
+    for value in range(len(graph.values)):
+        for at in range(len(steps)):
+            inside = sum(stay == value and begin <= at < end for stay, begin, end in stays)
+            assert inside == there(graph, steps, value, at)
+    assert all(steps[begin].kind in ("compute", "in") for _, begin, _ in stays)
     starts = timeline.at_the_start()
     assert len(starts) == len(graph.nodes) + 1
     for stage, memory in enumerate(starts):
@@ -132,6 +138,57 @@ def test_who_is_in_memory_is_the_same_from_all_sides(seed):
         while begin < len(steps) and steps[begin].kind in ("free", "out"):
             begin += 1
         assert memory == {n for n in range(len(graph.values)) if begin and there(graph, steps, n, begin - 1)}
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_what_is_made_while_it_is_there_begins_a_new_stay(seed):
+    graph, chance = graph_for(seed)
+    steps = schedule(graph, chance)
+    made = sum(len(graph.nodes[step.number].outputs) for step in steps if step.kind == "compute")
+    brought = sum(step.kind == "in" for step in steps)
+    assert len(list(Timeline(graph, steps).stays())) == made + brought
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_memory_says_before_a_node_runs_how_much_it_takes(seed):
+    graph, chance = graph_for(seed)
+    steps = schedule(graph, chance)
+    memory = Memory(graph)
+    change = {"compute": memory.compute, "free": memory.free, "in": memory.bring, "out": lambda value: None}
+    for at, (kind, number) in enumerate(steps):
+        if kind == "compute":
+            needed = graph.base[stage_at(steps, at)] + memory.bytes + memory.rise(number)
+            assert needed == bytes_at(graph, steps, at)
+        change[kind](number)
+        assert memory.values == {n for n in range(len(graph.values)) if there(graph, steps, n, at)}
+        assert memory.bytes == sum(graph.values[n].bytes for n in memory.values)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_nodes_alone_need_what_they_make_until_its_last_reader_among_them(seed):
+    graph, chance = graph_for(seed)
+    begin = chance.randrange(len(graph.nodes))
+    part = range(begin, chance.randint(begin, len(graph.nodes)))
+    nodes = [graph.nodes[number] for number in part]
+    made = {value: number for number in part for value in graph.nodes[number].outputs}
+    gone = {value: number for number in part for value in graph.nodes[number].overwritten()}
+    wanted = {value for value in made if value not in gone and chance.random() < 0.5}
+
+    def counts(value, at):
+        """Whether it is there while a node runs, and made or overwritten by one of them."""
+        if value not in made and value not in gone:
+            return False
+        readers = [number for number, node in zip(part, nodes, strict=True) if value in node.inputs]
+        last = max([made.get(value, begin), *readers])
+        until = gone[value] - 1 if value in gone else part[-1] if value in wanted else last
+        return made.get(value, begin) <= at <= until
+
+    levels = [
+        graph.nodes[at].scratch + sum(v.bytes for number, v in enumerate(graph.values) if counts(number, at))
+        for at in part
+    ]
+    before = sum(graph.values[value].bytes for value in gone if value not in made)
+    assert peak_alone(graph, part, wanted) == max([before, *levels])
 
 
 @pytest.mark.parametrize("trace", [transformer(), convolutions()], ids=["transformer", "convolutions"])

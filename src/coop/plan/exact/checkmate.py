@@ -29,7 +29,8 @@ here it is not made then.
 `checkmate` solves the program exactly. `rounded` rounds the relaxation at several thresholds and
 for several shares of the budget, and checks each result: published roundings were over the budget
 by up to 54 %. `relaxed` is the bound of the relaxation alone. Not done: randomised rounding.
-All are for small graphs: the program grows with n (n + m).
+All are for small graphs: the program grows with n (n + m). Memory is counted by U, because the
+program's unknowns are no schedule; what comes of them is checked.
 """
 
 import math

@@ -4,6 +4,9 @@ A time is a stage and a place in it: constraint 1 there. An interval of a value 
 of its node, or by bringing it in, and ends after a reader. If the plan to start from runs a node
 more than C times, the node may run that often. So that plan is always a solution, and the best
 solution is no worse than the best one with C.
+
+Memory is stated here as a constraint, because integers that are not known yet are no schedule. Of
+the plan to start from, the timeline says who is in memory when.
 """
 
 import math
@@ -14,6 +17,7 @@ from coop.plan.exact.solvers import Value, cp_model, run_cp
 from coop.plan.model.graph import Graph
 from coop.plan.model.paged import complete
 from coop.plan.model.plan import PlanError, Step
+from coop.plan.model.timeline import Moment, Timeline
 from coop.plan.search.search import Search
 from coop.sizes import format_bytes
 
@@ -23,10 +27,10 @@ _MANY = 300  # ends of an interval that are listed one by one; more are a range
 def wanted(graph: Graph, reach: int) -> list[set[int]]:
     """For each node, the stages in which what it makes may be wanted again: where a reader runs
     for the first time (reach 1), where a reader of a reader does (2), and so on; 0: in all that
-    follow."""
+    follow. A node that makes nothing is never wanted again."""
     count = len(graph.nodes)
     if reach == 0:
-        return [set(range(node + 1, count + 1)) for node in range(count)]
+        return [set(range(at + 1, count + 1)) if node.outputs else set() for at, node in enumerate(graph.nodes)]
     found: list[set[int]] = [set() for _ in range(count)]
     for value in graph.values:
         found[value.node].update(value.users, [count] if value.kept else [])
@@ -37,10 +41,6 @@ def wanted(graph: Graph, reach: int) -> list[set[int]]:
 
 def _clock(stage: int, node: int) -> int:
     return stage * (stage + 1) // 2 + node
-
-
-def _stage(time: int) -> int:
-    return (math.isqrt(8 * time + 1) - 1) // 2
 
 
 class _Span(NamedTuple):
@@ -72,10 +72,10 @@ class Intervals:
         stays = self._stays(steps)
         self.limits = [max([intervals, *(len(stays[v]) for v in node.outputs)]) for node in self.graph.nodes]
         self.wanted = wanted(self.graph, reach)
-        for step, time in self._times(steps):
-            node = step.number if step.kind == "compute" else self.graph.values[step.number].node
-            if _stage(time) > node:
-                self.wanted[node].add(_stage(time))
+        for moment in Timeline(self.graph, steps).moments:
+            node = self._node(moment)
+            if moment.stage > node:
+                self.wanted[node].add(moment.stage)
         self.again = [[k for k in sorted(found) if self.graph.repeatable(n, k)] for n, found in enumerate(self.wanted)]
         self.runs: list[list[_Span]] = [[] for _ in self.graph.nodes]
         self.spans: list[list[_Span]] = [[] for _ in self.graph.values]
@@ -286,16 +286,9 @@ class Intervals:
         ]
         return complete(self.graph, [step for _, step in sorted(events)])
 
-    def _times(self, steps: Sequence[Step]) -> list[tuple[Step, int]]:
-        """When each is computed or brought in."""
-        found, stage = [], 0
-        for step in steps:
-            if step.kind == "compute":
-                found.append((step, _clock(stage, step.number)))
-                stage += step.number == stage
-            elif step.kind == "in":
-                found.append((step, _clock(stage, self.graph.values[step.number].node)))
-        return found
+    def _node(self, moment: Moment) -> int:
+        """That runs, or makes what is brought in."""
+        return moment.number if moment.kind == "compute" else self.graph.values[moment.number].node
 
     def _hint(self, steps: Sequence[Step]) -> None:
         told: dict[int, tuple[Any, int]] = {}
@@ -332,28 +325,18 @@ class Intervals:
 
     def _stays(self, steps: Sequence[Step]) -> list[list["_Stay"]]:
         """For each value, when it is in memory, by these steps."""
-        graph = self.graph
-        found: list[list[_Stay]] = [[] for _ in graph.values]
-
-        def leave(value: int, time: int) -> None:
-            found[value][-1] = found[value][-1]._replace(end=min(time, found[value][-1].end))
-
-        whole = complete(graph, steps)
-        times = (time for _, time in self._times(whole))
+        timeline = Timeline(self.graph, complete(self.graph, steps))
+        starts = {moment.at: _clock(moment.stage, self._node(moment)) for moment in timeline.moments}
+        times: list[int] = []
+        """Of each step, and of the end. What is freed leaves right after the moment before."""
         now = 0
-        for step in whole:
-            if step.kind == "free":
-                leave(step.number, now + 1)
-            elif step.kind == "in":
-                now = next(times)
-                found[step.number].append(_Stay(now, self.last + 1, True))
-            elif step.kind == "compute":
-                now = next(times)
-                for value in (*graph.nodes[step.number].overwritten(), *graph.nodes[step.number].outputs):
-                    if found[value]:  # it ends where it is overwritten, or made again
-                        leave(value, now)
-                for value in graph.nodes[step.number].outputs:
-                    found[value].append(_Stay(now, self.last + 1, False))
+        for at in range(len(timeline.steps)):
+            now = starts.get(at, now)
+            times.append(now + (at not in starts))
+        times.append(self.last + 1)
+        found: list[list[_Stay]] = [[] for _ in self.graph.values]
+        for value, begin, end in timeline.stays():
+            found[value].append(_Stay(times[begin], times[end], timeline.steps[begin][0] == "in"))
         return found
 
 

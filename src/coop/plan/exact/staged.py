@@ -12,6 +12,9 @@ first time. One more stage is the end. What differs:
 - Memory is bounded while the stage's own node runs. While something is made again it is bounded
   only where a solution was seen to exceed the budget; then the model is solved again.
 - What an op overwrites is gone, and its bytes count once.
+
+Memory is stated here as constraints, because Booleans are no schedule. Of a solution, the timeline
+says where it exceeds the budget.
 """
 
 from collections.abc import Iterable, Sequence

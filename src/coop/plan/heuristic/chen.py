@@ -13,6 +13,9 @@ What differs: any graph will do, not only a network of layers. The forward pass 
 bytes wait to be read, and cuts are where few bytes cross. What cannot be run again is kept. A
 value that was overwritten comes back with the whole chain of nodes that made it, and no cut goes
 through such a chain.
+
+Bytes that wait or cross a cut are counted in the graph, because there is no schedule yet. Those of
+a schedule are the timeline's.
 """
 
 from bisect import bisect_left, bisect_right

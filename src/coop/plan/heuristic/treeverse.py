@@ -17,6 +17,9 @@ What differs: stages are groups of nodes between cuts of the forward pass. One v
 or two if there are not enough such cuts (a recurrent network's state is a pair). Values that cross
 many cuts (masks, long skips) are kept all the time. What the backward pass makes is counted as it
 is in the graph. A step without such cuts is not a chain, and is refused.
+
+The recurrence adds up what its parts need, because it has no schedule before it is solved. What a
+part needs, and what the sequence needs in the end, the timeline says.
 """
 
 from collections.abc import Iterator
@@ -28,7 +31,7 @@ from numpy.typing import NDArray
 from coop.plan.heuristic.chen import Forward
 from coop.plan.model.graph import Graph
 from coop.plan.model.plan import PlanError
-from coop.plan.model.schedule import profile, prune
+from coop.plan.model.schedule import peak_alone, profile, prune
 from coop.plan.search.search import Search
 from coop.sizes import format_bytes
 
@@ -224,27 +227,13 @@ class _Stages:
 
     def _run(self, stage: int, wanted: set[int]) -> tuple[int, int]:
         """Cost and peak of the nodes of a stage that make some values."""
-        nodes, values = self.graph.nodes, self.graph.values
-        needed, last, chosen = set(wanted), dict[int, int](), []
+        nodes = self.graph.nodes
+        needed, chosen = set(wanted), []
         for number in range(self.cuts[stage + 1] - 1, self.cuts[stage] - 1, -1):
             if not needed.isdisjoint(nodes[number].outputs):
                 chosen.append(number)
-                for value in nodes[number].inputs:
-                    needed.add(value)
-                    last.setdefault(value, number)
-        used = most = 0
-        made: set[int] = set()
-        for number in reversed(chosen):
-            gone = set(nodes[number].overwritten()) & made
-            used += sum(values[v].bytes for v in nodes[number].outputs) - sum(values[v].bytes for v in gone)
-            made = made - gone | set(nodes[number].outputs)
-            most = max(most, used + nodes[number].scratch)
-            left = {v for v in (*nodes[number].inputs, *nodes[number].outputs) if v in made and v not in wanted} - {
-                v for v in made if last.get(v, -1) > number
-            }
-            used -= sum(values[v].bytes for v in left)
-            made -= left
-        return sum(nodes[number].cost for number in chosen), most
+                needed.update(nodes[number].inputs)
+        return sum(nodes[number].cost for number in chosen), peak_alone(self.graph, chosen[::-1], wanted)
 
     def _later(self) -> tuple[list[int], list[int]]:
         """Bytes before and while each node runs, and at the end, without those that the forward

@@ -13,6 +13,10 @@ meanwhile: that leaves last. What cannot be made again stays as long as the prog
 Replays by price alone are tried as well, and are often better. After each replay, runs that need
 not be, because the value fits in after all, are left out until nothing changes.
 
+A replay decides as it goes along, so it counts memory step by step (`Memory` in timeline.py).
+Leaving runs out begins with the timeline's levels and changes them with each run, because a
+timeline for each of thousands would take too long. What is offered is checked.
+
 Not done: the paper's own order. Its bounds on memory and length are for that order and are not
 claimed here.
 """
@@ -26,9 +30,10 @@ import numpy as np
 from networkx.algorithms.approximation import treewidth_min_degree, treewidth_min_fill_in
 
 from coop.plan.heuristic.chen import Forward
-from coop.plan.model.graph import Graph
+from coop.plan.model.graph import Graph, until
 from coop.plan.model.plan import PlanError
 from coop.plan.model.schedule import frees, profile, prune
+from coop.plan.model.timeline import Memory
 from coop.plan.search.search import Search
 from coop.sizes import format_bytes
 
@@ -183,13 +188,12 @@ class _Replay:
         self.graph, self.budget, self.left = graph, budget, left
         by_tree, self.far, backward = rule
         self.tree = tree if by_tree else None
-        n = len(graph.nodes)
         self.kept = [number for number, value in enumerate(graph.values) if value.kept]
-        self.last = [n if value.kept else max(value.users, default=value.node) for value in graph.values]
+        self.last = [until(graph, number) for number in range(len(graph.values))]
         """Where the program reads each value for the last time."""
         self.until = self._until(len(graph.nodes) if backward else Forward(graph).end)
-        self.memory: set[int] = set()
-        self.used = 0
+        self.memory = Memory(graph)
+        self.there = self.memory.values
         self.locks: dict[int, int] = {}
         """How many nodes that are about to run read a value."""
         self.heap: list[tuple[bool, float, int]] = []
@@ -213,14 +217,14 @@ class _Replay:
     def sequence(self) -> list[int]:
         n = len(self.graph.nodes)
         for self.at in range(n):
-            if self.at % (len(self.memory) // _FRESH + 1) == 0:
+            if self.at % (len(self.there) // _FRESH + 1) == 0:
                 self._rank_all()
             self._reach(self.at)
         self.at = n
         for value in self.kept:
             self._lock(value, 1)
         for value in self.kept:
-            if value not in self.memory:
+            if value not in self.there:
                 self._reach(self.graph.values[value].node)
         return prune(self.graph, self.found)
 
@@ -232,7 +236,7 @@ class _Replay:
         self._lock_inputs(target, 1)
         while stack:
             node = stack[-1]
-            missing = [values[v].node for v in nodes[node].inputs if v not in self.memory]
+            missing = [values[v].node for v in nodes[node].inputs if v not in self.there]
             if missing:
                 stack.append(max(missing))
                 self._lock_inputs(stack[-1], 1)
@@ -247,7 +251,7 @@ class _Replay:
 
     def _lock(self, value: int, count: int) -> None:
         self.locks[value] = self.locks.get(value, 0) + count
-        if not self.locks[value] and value in self.memory:
+        if not self.locks[value] and value in self.there:
             self._offer(value)
 
     def _run(self, number: int, target: int) -> None:
@@ -257,32 +261,27 @@ class _Replay:
                 f"node {self.at} of {len(self.graph.nodes)}, and was given up. "
                 f"Tip: a larger budget or a longer time limit"
             )
-        node, sizes = self.graph.nodes[number], self.graph.values
-        gone = list(node.overwritten())
-        fresh = [value for value in node.outputs if value not in self.memory]
-        more = sum(sizes[v].bytes for v in fresh) - sum(sizes[v].bytes for v in gone)
-        self._make_room(more + node.scratch, number, set(node.outputs))
-        self.memory.difference_update(gone)
-        self.memory.update(fresh)
-        self.used += more
+        self._make_room(number)
+        self.memory.compute(number)
         self.found.append(number)
-        for value in node.outputs:
+        for value in self.graph.nodes[number].outputs:
             if not self.locks.get(value):
                 self._offer(value)
 
     # --- what leaves -----------------------------------------------------------------------------------------------
 
-    def _make_room(self, bytes_: int, node: int, outputs: set[int]) -> None:
-        base = self.graph.base[self.at]
-        while base + self.used + bytes_ > self.budget:
+    def _make_room(self, node: int) -> None:
+        outputs = self.graph.nodes[node].outputs
+        more = self.graph.base[self.at] + self.memory.rise(node)
+        while self.memory.bytes + more > self.budget:
             if not self.heap:
                 raise PlanError(
-                    f"{format_bytes(base + self.used + bytes_)} are needed while node {node} runs before node "
+                    f"{format_bytes(self.memory.bytes + more)} are needed while node {node} runs before node "
                     f"{self.at} does, after everything left that can be made again, and the budget is "
                     f"{format_bytes(self.budget)}. Tip: a larger budget, or auto"
                 )
             above, rank, value = heapq.heappop(self.heap)
-            if value not in self.memory or self.locks.get(value) or value in outputs or self._stays(value):
+            if value not in self.there or self.locks.get(value) or value in outputs or self._stays(value):
                 continue
             now = self._rank(value)
             maker = self.graph.values[value].node
@@ -290,15 +289,14 @@ class _Replay:
             if (held, now[1]) > (above, rank) and self.heap and (held, now[1]) > self.heap[0][:2]:
                 heapq.heappush(self.heap, (held, now[1], value))
                 continue
-            self.memory.remove(value)
-            self.used -= self.graph.values[value].bytes
+            self.memory.free(value)
 
     def _stays(self, value: int) -> bool:
         """It could not be made again where it is read."""
         return self.until[self.graph.values[value].node] < self.last[value] and self.at <= self.last[value]
 
     def _rank_all(self) -> None:
-        self.heap = [(*self._rank(v), v) for v in self.memory if not self.locks.get(v) and not self._stays(v)]
+        self.heap = [(*self._rank(v), v) for v in self.there if not self.locks.get(v) and not self._stays(v)]
         heapq.heapify(self.heap)
 
     def _offer(self, value: int) -> None:
@@ -334,7 +332,7 @@ class _Replay:
         for node in way:  # it grows
             cost += nodes[node].cost
             if len(way) < _WAY:
-                missing = (v for v in nodes[node].inputs if v not in self.memory or self.last[v] < at)
+                missing = (v for v in nodes[node].inputs if v not in self.there or self.last[v] < at)
                 way += [maker for v in missing if (maker := values[v].node) not in way]
         return cost + 1
 

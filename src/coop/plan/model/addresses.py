@@ -2,7 +2,8 @@
 
 An interval is one stay of a value in memory, or the scratch of one run of a node. An output that
 takes over the bytes of an input continues its interval. The offset of an interval is counted from
-one end of the memory that the plan may use; running/packing.py finds the offsets.
+one end of the memory that the plan may use; running/packing.py finds the offsets. Intervals come
+from the timeline; here their bytes are only added up.
 """
 
 from bisect import bisect_left, insort

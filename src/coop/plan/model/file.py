@@ -29,7 +29,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from coop.plan.model.addresses import Addresses
+from coop.plan.model.addresses import Addresses, Interval
 from coop.plan.model.check import check_addresses, check_figures, check_followable
 from coop.plan.model.graph import NONE
 from coop.plan.model.plan import KINDS, STATUSES, Line, Plan, PlanError, Step
@@ -175,13 +175,11 @@ def _place(line: Any) -> tuple[int, int, int] | None:
 
 
 def _addresses(plan: Plan, places: Sequence[tuple[int, int, int]]) -> Addresses:
+    """As the file has them. Of what is never in memory, the interval is empty: `check_addresses`
+    refuses it."""
     stays = {(stay.begin, stay.first): stay for stay in timeline_of(plan).intervals()}
     found = []
     for begin, value, offset in places:
-        if (begin, value) not in stays:
-            what = "scratch" if value == NONE else f"value {value}"
-            raise PlanError(
-                f"the plan is damaged: it has an address for {what} at step {begin}, which nothing has there"
-            )
-        found.append(replace(stays[begin, value], offset=offset))
+        stay = stays.get((begin, value), Interval(value, 0, begin, begin, value))
+        found.append(replace(stay, offset=offset))
     return Addresses(tuple(found))

@@ -75,6 +75,11 @@ class Graph:
         return last is None or at <= last
 
     @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Bytes of each value."""
+        return tuple(value.bytes for value in self.values)
+
+    @cached_property
     def parents(self) -> tuple[tuple[int, ...], ...]:
         """For each node, the nodes whose values it reads."""
         return tuple(tuple(dict.fromkeys(self.values[v].node for v in node.inputs)) for node in self.nodes)

@@ -4,7 +4,7 @@ A value is freed after the last node that reads it before it is made again. So a
 nodes may be repeated, says everything about a plan without paging.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from coop.plan.model.check import check
@@ -38,7 +38,17 @@ def frees(graph: Graph, sequence: Sequence[int]) -> list[tuple[int, ...]]:
 
     Raises PlanError if something is read before it is made, or after it was overwritten.
     """
-    needed = {number for number, value in enumerate(graph.values) if value.kept}
+    kept = (number for number, value in enumerate(graph.values) if value.kept)
+    found, needed = _frees(graph, sequence, kept)
+    if needed:
+        raise PlanError(f"value {min(needed)} is read before it is made")
+    return found
+
+
+def _frees(graph: Graph, sequence: Sequence[int], wanted: Iterable[int]) -> tuple[list[tuple[int, ...]], set[int]]:
+    """The same for a sequence after which some values are wanted; and what has to be there before
+    it."""
+    needed = set(wanted)
     found: list[tuple[int, ...]] = [()] * len(sequence)
     for at in range(len(sequence) - 1, -1, -1):
         node = graph.nodes[sequence[at]]
@@ -49,9 +59,7 @@ def frees(graph: Graph, sequence: Sequence[int]) -> list[tuple[int, ...]]:
         found[at] = tuple(value for value in touched if value not in needed and value not in gone)
         needed.difference_update(node.outputs)
         needed.update(node.inputs)
-    if needed:
-        raise PlanError(f"value {min(needed)} is read before it is made")
-    return found
+    return found, needed
 
 
 def prune(graph: Graph, sequence: Sequence[int]) -> list[int]:
@@ -80,6 +88,23 @@ def _carried_out(graph: Graph, sequence: Sequence[int]) -> Iterator[tuple[Kind, 
         yield "compute", number
         for value in freed:
             yield "free", value
+
+
+def peak_alone(graph: Graph, sequence: Sequence[int], wanted: Collection[int]) -> int:
+    """The most bytes that nodes have in memory when they run one after the other, somewhere in a
+    step, each once: what they make and overwrite, and scratch.
+
+    Sources and what they only read do not count. What is wanted stays, and the rest leaves after
+    the last of them that reads it.
+    """
+    freed, before = _frees(graph, sequence, wanted)
+    taken = [value for number in sequence for value in graph.nodes[number].overwritten() if value in before]
+    steps: list[tuple[Kind, int]] = [("in", value) for value in taken]
+    for number, leave in zip(sequence, freed, strict=True):
+        steps.append(("compute", number))
+        steps += [("free", value) for value in leave if value not in before]
+    moments = Timeline(graph, steps).moments
+    return max((moment.bytes - graph.base[moment.stage] for moment in moments), default=0)
 
 
 def peak_of(graph: Graph) -> int:

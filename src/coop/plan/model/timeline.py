@@ -2,7 +2,7 @@
 much.
 
 The one definition of memory along a schedule. Planners, the checker, addresses and pictures ask
-it.
+it. Who decides as it goes along asks `Memory`, which takes one step after the other.
 
     compute n   the values that it overwrites are gone, its outputs are in memory, and so is its
                 scratch while it runs
@@ -48,6 +48,39 @@ class Moment(NamedTuple):
         return self.kind == "compute" and self.number != self.stage
 
 
+class Memory:
+    """The values in memory, and their bytes. Sources are not among them."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.nodes, self.sizes = graph.nodes, graph.sizes
+        self.values: set[int] = set()
+        self.bytes = 0
+
+    def rise(self, number: int) -> int:
+        """Bytes that are in memory while a node runs, beyond those before."""
+        node = self.nodes[number]
+        made = sum(self.sizes[value] for value in node.outputs if value not in self.values)
+        return made - sum(self.sizes[value] for value in node.overwritten()) + node.scratch
+
+    def compute(self, number: int) -> None:
+        node = self.nodes[number]
+        for value in node.over:
+            if value != NONE:
+                self.free(value)
+        for value in node.outputs:
+            self.bring(value)
+
+    def free(self, value: int) -> None:
+        """Raises KeyError if it is not in memory."""
+        self.values.remove(value)
+        self.bytes -= self.sizes[value]
+
+    def bring(self, value: int) -> None:
+        if value not in self.values:
+            self.values.add(value)
+            self.bytes += self.sizes[value]
+
+
 class Timeline:
     """Of steps that can be carried out. Raises PlanError if something leaves that is not in
     memory."""
@@ -58,40 +91,29 @@ class Timeline:
         self._rises: list[tuple[int, int, int]] = []
         """Number, stage and bytes of each step that computes or brings in."""
         reached = last = 0
-        for at, kind, number, _, used in self._states():
+        for at, kind, number, memory in self._states():
+            last = memory.bytes
             if kind == "compute":
-                self._rises.append((at, reached, base[reached] + used + nodes[number].scratch))
+                self._rises.append((at, reached, base[reached] + last + nodes[number].scratch))
                 reached += number == reached
             elif kind == "in":
-                self._rises.append((at, reached, base[reached] + used))
-            last = used
+                self._rises.append((at, reached, base[reached] + last))
         self.end = base[reached] + last
         """Bytes in memory after the last step."""
 
-    def _states(self) -> Iterator[tuple[int, Kind, int, set[int], int]]:
-        """After each step: its number, the step, the values in memory, and their bytes."""
-        nodes, sizes = self.graph.nodes, [value.bytes for value in self.graph.values]
-        memory: set[int] = set()
-        used = at = value = 0
+    def _states(self) -> Iterator[tuple[int, Kind, int, Memory]]:
+        """Each step, with its number, and memory after it."""
+        memory = Memory(self.graph)
+        at = 0
         try:
             for at, (kind, number) in enumerate(self.steps):
                 if kind == "compute":
-                    node = nodes[number]
-                    for value in node.over:
-                        if value != NONE:
-                            memory.remove(value)
-                            used -= sizes[value]
-                    for value in node.outputs:
-                        if value not in memory:
-                            memory.add(value)
-                            used += sizes[value]
+                    memory.compute(number)
                 elif kind == "free":
-                    memory.remove(number)
-                    used -= sizes[number]
-                elif kind == "in" and number not in memory:
-                    memory.add(number)
-                    used += sizes[number]
-                yield at, kind, number, memory, used
+                    memory.free(number)
+                elif kind == "in":
+                    memory.bring(number)
+                yield at, kind, number, memory
         except KeyError as error:
             kind, number = self.steps[at]
             raise PlanError(f"step {at} ({kind} {number}): value {error.args[0]} is not in memory") from None
@@ -134,9 +156,9 @@ class Timeline:
         """Each moment, and the values in memory then. The set changes from one to the next: copy
         it to keep it."""
         moments = iter(self.moments)
-        for _, kind, _, memory, _ in self._states():
+        for _, kind, _, memory in self._states():
             if kind in ("compute", "in"):
-                yield next(moments), memory
+                yield next(moments), memory.values
 
     def at_the_start(self) -> list[frozenset[int]]:
         """For each stage, and for the end: the values in memory before it runs a node or brings
@@ -145,9 +167,9 @@ class Timeline:
         begins = True
         """Whether nothing has been run or brought in since the last first run: what is freed is
         not there."""
-        for _, kind, number, memory, _ in self._states():
+        for _, kind, number, memory in self._states():
             if kind == "compute" and number == len(found) - 1:
-                found.append(frozenset(memory))
+                found.append(frozenset(memory.values))
                 begins = True
             elif kind in ("compute", "in"):
                 begins = False
@@ -155,8 +177,28 @@ class Timeline:
                 found[-1] -= {number}
         return found
 
+    def stays(self) -> Iterator[tuple[int, int, int]]:
+        """Each stay of a value in memory: the value, the step at which it comes, and the first
+        step for which it is not there; the number of steps if it is there at the end. What is made
+        while it is there begins a new stay."""
+        begun: dict[int, int] = {}
+        for at, kind, number, _ in self._states():
+            if kind == "compute":
+                node = self.graph.nodes[number]
+                for value in (*node.overwritten(), *node.outputs):
+                    if value in begun:
+                        yield value, begun.pop(value), at
+                begun.update(dict.fromkeys(node.outputs, at))
+            elif kind == "in":
+                begun.setdefault(number, at)
+            elif kind == "free":
+                yield number, begun.pop(number), at
+        for value, begin in begun.items():
+            yield value, begin, len(self.steps)
+
     def intervals(self) -> list[Interval]:
-        """Each stay in memory, of values and of scratch, in the order in which they end."""
+        """The same bytes in memory at a stretch, of values and of scratch, in the order in which
+        they end. What an op overwrites continues as its output."""
         graph = self.graph
         begun: dict[int, tuple[int, int]] = {}
         """For values in memory: the step at which their interval began, and the value that it was

@@ -1,4 +1,5 @@
-"""POET's model: the staged model (exact/staged.py) with paging, for the least energy."""
+"""POET's model: the staged model (exact/staged.py) with paging, for the least energy. Memory is
+stated there, and where a solution exceeds the budget, the timeline says."""
 
 import contextlib
 from collections.abc import Callable, Sequence

@@ -6,6 +6,9 @@ cut and the same order of the backward graph, which torch is asked for or which 
 Costs are a roofline (coop/trace/device.py), or the user's own if torch is given an estimator. Not
 modelled: what kernels use while they run (but for convolutions on a CPU), and what inductor fuses
 away.
+
+Memory is the timeline's. What a plan keeps for backward is not, because it is only what backward
+reads: what forward returns is in memory as well.
 """
 
 import functools

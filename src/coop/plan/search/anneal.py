@@ -3,7 +3,8 @@ again.
 
 The search itself is in csrc/plan/plan_search.h. It proves nothing. It finds what the exact models
 prove to be optimal where they can, and goes on where they cannot: with a thousand nodes it tries
-some 40,000 plans a second.
+some 40,000 plans a second. To be so fast, it counts memory itself, only where a move changes it.
+What it offers is checked.
 """
 
 import time

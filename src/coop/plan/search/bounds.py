@@ -10,6 +10,9 @@ shortest.
 
 The other bound, with all of Checkmate's stages, is in exact/checkmate.py. It is better, and out of
 reach for more than some 200 nodes.
+
+Memory is stated here as rows of a program, because its unknowns are no schedule. Where moments are
+put follows from the timeline, and from how long the program reads each value.
 """
 
 from collections.abc import Callable, Sequence

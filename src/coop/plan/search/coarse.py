@@ -21,6 +21,7 @@ from typing import Any
 
 from coop.plan.model.graph import NONE, Graph, Node, Value
 from coop.plan.model.plan import floor
+from coop.plan.model.schedule import peak_alone
 from coop.plan.search.bounds import bound, moments
 from coop.plan.search.search import Search
 
@@ -159,24 +160,7 @@ class _Fused:
             tuple(self.numbers[v] for v in inputs),
             tuple(self.numbers[v] for v in outputs),
             tuple(over) if any(old != NONE for old in over) else (),
-            self._scratch(
-                group, set(outputs), sum(fine.values[old].bytes for old in set(before.values()) - inside if old != NONE)
-            ),
+            # What its members have in memory at once, beyond its inputs and outputs.
+            max(peak_alone(fine, group, outputs) - sum(fine.values[v].bytes for v in outputs), 0),
             last,
         )
-
-    def _scratch(self, group: range, outputs: set[int], taken_over: int) -> int:
-        """What its members have in memory at once, beyond its inputs and outputs."""
-        fine = self.fine
-        most = level = 0
-        for number in group:
-            node = fine.nodes[number]
-            level += sum(fine.values[v].bytes for v in node.outputs) - sum(
-                fine.values[v].bytes for v in node.overwritten()
-            )
-            most = max(most, level + node.scratch)
-            for value in {*node.inputs, *node.outputs} - {*node.overwritten()}:
-                made = fine.values[value]
-                if made.node in group and value not in outputs and (not made.users or made.users[-1] <= number):
-                    level -= made.bytes
-        return max(most - sum(fine.values[v].bytes for v in outputs) + taken_over, 0)

@@ -9,7 +9,8 @@ are within a percent of each other. Decision 12 says more.
 
 Memory at other moments is bounded too, as a sum over what is kept. What is run again for the sake
 of others adds to it: where a plan is seen to exceed the budget, that moment gets less room, and
-the program is solved again.
+the program is solved again. These sums are rows of a program, whose unknowns are no schedule; the
+levels they begin with, and what exceeds the budget, are the timeline's.
 """
 
 from collections.abc import Iterator

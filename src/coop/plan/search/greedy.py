@@ -6,6 +6,10 @@ gap is chosen that saves the most bytes where memory is short, for its cost. At 
 fit in again are closed, the most expensive first.
 
 A start for the exact planners, and their fallback.
+
+Levels begin as those of the timeline, and each gap changes them: a timeline for each of thousands
+of gaps would take too long. Whether there is room while something is made again is an estimate for
+the same reason. The timeline of the whole sequence says in the end whether it fits.
 """
 
 import heapq
