@@ -47,6 +47,11 @@ class Room {
   // For whoever chooses what leaves himself.
   SearchContext context(Side side);
   Policy& policy() { return *policy_; }
+  // Explains a choice that is about to be made; 0 bytes: everything leaves.
+  void tell_prices(const SearchContext& context, Bytes needed) {
+    if (options_.swap && journal_.explains()) [[unlikely]]
+      tell_prices_slow(context, needed);
+  }
   // Empties a run of blocks: what stays slides to the low edge. Returns the hole; null: something could not leave after
   // all, or others have been in the engine.
   Block* clear(Run run, SearchContext& context);
@@ -66,6 +71,7 @@ class Room {
  private:
   Block* make(Bytes bytes, Side side);
   void remember(const SearchContext& context);
+  void tell_prices_slow(const SearchContext& context, Bytes needed);
 
   const Options& options_;
   const Clock& clock_;

@@ -36,7 +36,9 @@ struct SearchContext {
     return storage.evictable(wanted_too) && (unwritten_too || storage.producer || storage.copy.page);
   }
 
-  // Of the cheapest way out, and back. What is wanted would be read at once, and waited for.
+  // With its bytes, and back. What is wanted would be read at once, and waited for.
+  Seconds cost_of_swapping(const Storage& storage) const;
+  // Of the cheapest way out, and back.
   Seconds cost_of_leaving(Storage& storage);
   // Coop's and DTR's score: cost over idle time.
   double score(Storage& storage);

@@ -47,6 +47,7 @@ void Transfers::begin_out(Storage& storage) {
   storage.copy.transit = Transit::out;
   ever_ = true;
   out_.bytes += storage.bytes;
+  journal_.explain(EventKind::write, &storage, storage.block);
   reprice(storage);
 }
 
@@ -56,6 +57,7 @@ void Transfers::begin_in(Storage& storage, Block* block) {
   underway_.push_back({ticket, &storage, block, Transit::in, 0, storage.bytes});
   storage.copy.transit = Transit::in;
   in_.bytes += storage.bytes;
+  journal_.explain(EventKind::read, &storage, block);
 }
 
 // With the lock open. Whoever else waits for it may have finished it. True: nobody else has been in the engine.

@@ -19,6 +19,9 @@ pytestmark = pytest.mark.slow
 NOT_COMPARED = {"exact_costs", "union_find_costs", "looks", "search_seconds", "move_seconds"}
 """How often costs were found anew instead of cached, how much was looked at, and times on the wall clock."""
 
+EXPLAINED = {"ran", "write", "read", "price", "idle"}
+"""Kinds of events that say why: only the engine tells these."""
+
 SWITCHES: dict[str, list[Any]] = {
     "window": [False],
     "partition": [True, False],
@@ -43,7 +46,8 @@ SWITCHES: dict[str, list[Any]] = {
 def comparable(result: Simulation) -> dict[str, Any]:
     """Everything but times on the wall clock."""
     fields = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
-    fields["events"] = [dataclasses.replace(e, value=0.0) if e.kind == "search" else e for e in result.events]
+    events = [event for event in result.events if event.kind not in EXPLAINED]
+    fields["events"] = [dataclasses.replace(e, value=0.0) if e.kind == "search" else e for e in events]
     stats = dataclasses.asdict(fields.pop("stats"))
     return {name: value for name, value in (fields | stats).items() if name not in NOT_COMPARED}
 
