@@ -142,6 +142,7 @@ Block* Ahead::room_for(const Storage& storage) {
   if (!forecast_.known()) return nullptr;
   const Bytes needed = arena_.round(storage.bytes);
   SearchContext context = room_.context(Side::low);
+  room_.tell_prices(context, needed);
   const Run run = room_.policy().choose(context, needed);
   if (!run) return nullptr;
   Bytes gain = 0;

@@ -17,7 +17,7 @@ constexpr std::size_t kPortion = 16;  // records released after each op: more th
 Engine::Engine(const Options& options, Driver& driver)
     : options_(options),
       driver_(driver),
-      journal_(clock_),
+      journal_(clock_, options.checks >= 2),
       checks_(options.checks, [this] { inspect(); }),
       arena_(options.budget, options.alignment, options.placement),
       ledger_(options_, arena_),
@@ -125,6 +125,7 @@ void Engine::ran(Seconds cost) {
     forecast_.op_ended();
     ahead_.tend(cost);
   }
+  journal_.explain(EventKind::ran, nullptr, nullptr, cost);
   if (!walk_.any()) lineage_.sweep(kPortion);
   if (checks_.level() >= 3 && !retired_) room_.compact(true);
 }

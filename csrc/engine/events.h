@@ -25,7 +25,15 @@ namespace coop {
   X(search, "bytes: asked for; value: seconds")                                                                \
   X(shortage, "bytes: asked for, in vain")                                                                     \
   X(plan_adopted, "a plan is in force from now on; value: its ops")                                            \
-  X(plan_lost, "the program does something else than was planned; value: the op of the plan")
+  X(plan_lost, "the program does something else than was planned; value: the op of the plan")                  \
+  X(ran, "checks 2: an op has run, and what follows from it is done; value: its cost")                         \
+  X(write, "checks 2: a transfer out begins")                                                                  \
+  X(read, "checks 2: a transfer into the raw block begins")                                                    \
+  X(price,                                                                                                     \
+    "checks 2, with a tier: what a choice is made by; storage 0: room for these bytes is looked for, or, if "  \
+    "none, everything leaves; then each storage there: value: seconds that leaving with its bytes costs, "     \
+    "waited: its idle time")                                                                                   \
+  X(idle, "the same for a storage that cannot leave with its bytes; waited: its idle time")
 
 enum class EventKind : std::uint8_t {
 #define COOP_EVENT(name, meaning) name,

@@ -68,6 +68,7 @@ Block* Room::make(Bytes bytes, Side side) {
   Block* block = nullptr;
   ++counts_.searches;
   while (!block) {
+    tell_prices(context, needed);
     const Watch search;
     const Run run = needed <= arena_.capacity() ? find_room(*policy_, context, needed) : Run();
     const Seconds seconds = search.seconds();
@@ -93,6 +94,17 @@ Block* Room::make(Bytes bytes, Side side) {
   remember(context);
   seconds_ += all.seconds();
   return block;
+}
+
+void Room::tell_prices_slow(const SearchContext& context, Bytes needed) {
+  journal_.note(EventKind::price, nullptr, 0, needed);
+  for (const Block* block = arena_.first(); block; block = block->next) {
+    const Storage* storage = block->storage;
+    if (!storage) continue;
+    const bool swaps = storage->swappable();
+    journal_.note(swaps ? EventKind::price : EventKind::idle, *storage, swaps ? context.cost_of_swapping(*storage) : 0,
+                  storage->idle(context.clock));
+  }
 }
 
 // Remembers what the search paid.
@@ -141,6 +153,7 @@ void Room::compact(bool wanted_too) {
   do {
     transfers_.finish_all();
     leaving.clear();
+    tell_prices(context(Side::low), 0);
     for (Block* block = arena_.first(); block; block = block->next) {
       if (block->storage && block->storage->evictable(wanted_too)) leaving.push_back(block->storage);
     }

@@ -50,6 +50,11 @@ class Room {
   // For a caller that chooses itself what leaves.
   SearchContext context(Side side);
   Policy& policy() { return *policy_; }
+  // Notes the prices behind a choice that is about to be made; 0 bytes: everything leaves.
+  void tell_prices(const SearchContext& context, Bytes needed) {
+    if (options_.swap && journal_.explains()) [[unlikely]]
+      tell_prices_slow(context, needed);
+  }
   // Empties a run of blocks; storages that stay slide to its low edge. Returns the hole; null: a
   // storage could not leave after all, or another thread has been in the engine.
   Block* clear(Run run, SearchContext& context);
@@ -71,6 +76,7 @@ class Room {
  private:
   Block* make(Bytes bytes, Side side);
   void remember(const SearchContext& context);
+  void tell_prices_slow(const SearchContext& context, Bytes needed);
 
   const Options& options_;
   const Clock& clock_;

@@ -9,9 +9,13 @@ double SearchContext::score_of_wanted(const Storage& storage) {
   return (1.0 + (storage.producer ? storage.producer->depth : 0)) / kShortest;
 }
 
+Seconds SearchContext::cost_of_swapping(const Storage& storage) const {
+  return storage.claims.wanted && storage.copy.page ? static_cast<double>(storage.bytes) / read_rate
+                                                    : storage.copy.cost;
+}
+
 Seconds SearchContext::cost_of_leaving(Storage& storage) {
-  const Seconds reading = static_cast<double>(storage.bytes) / read_rate;
-  const Seconds swapping = storage.claims.wanted && storage.copy.page ? reading : storage.copy.cost;
+  const Seconds swapping = cost_of_swapping(storage);
   return storage.producer ? std::min(cost.projected(storage), swapping) : swapping;
 }
 

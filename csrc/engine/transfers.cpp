@@ -47,6 +47,7 @@ void Transfers::begin_out(Storage& storage) {
   storage.copy.transit = Transit::out;
   ever_ = true;
   out_.bytes += storage.bytes;
+  journal_.explain(EventKind::write, &storage, storage.block);
   reprice(storage);
 }
 
@@ -56,6 +57,7 @@ void Transfers::begin_in(Storage& storage, Block* block) {
   underway_.push_back({ticket, &storage, block, Transit::in, 0, storage.bytes});
   storage.copy.transit = Transit::in;
   in_.bytes += storage.bytes;
+  journal_.explain(EventKind::read, &storage, block);
 }
 
 // Waits with the lock open. Another thread that waits for the same transfer may finish it first.

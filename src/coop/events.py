@@ -49,6 +49,6 @@ class Event:
     """The size of the block."""
     value: float
     """Of a record: its op's cost in seconds. Of a move: the offset before. Of a search or a
-    transfer: its seconds. Of a plan: a number of ops."""
+    transfer: its seconds. Of a plan: a number of ops. Of a price: seconds."""
     waited: float = 0.0
-    """Seconds that the program waited for a transfer."""
+    """Seconds that the program waited for a transfer. Of a price: the idle time."""

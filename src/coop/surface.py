@@ -28,6 +28,15 @@ EVENT_KINDS: dict[str, str] = {
     "shortage": "bytes: asked for, in vain",
     "plan_adopted": "a plan is in force from now on; value: its ops",
     "plan_lost": "the program does something else than was planned; value: the op of the plan",
+    "ran": "checks 2: an op has run, and what follows from it is done; value: its cost",
+    "write": "checks 2: a transfer out begins",
+    "read": "checks 2: a transfer into the raw block begins",
+    "price": (
+        "checks 2, with a tier: what a choice is made by; storage 0: room for these bytes is "
+        "looked for, or, if none, everything leaves; then each storage there: value: seconds "
+        "that leaving with its bytes costs, waited: its idle time"
+    ),
+    "idle": "the same for a storage that cannot leave with its bytes; waited: its idle time",
 }
 """The kinds of events, and what they mean."""
 

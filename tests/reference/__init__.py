@@ -1,5 +1,6 @@
-"""The engine once more, in plain Python and slowly: what each policy has to do, event by event."""
+"""The engine once more, in plain Python and slowly: what has to happen, and what may."""
 
-from reference.play import play
+from reference.play import enough, play
+from reference.told import RefereeError
 
-__all__ = ["play"]
+__all__ = ["RefereeError", "enough", "play"]

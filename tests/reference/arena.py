@@ -1,6 +1,6 @@
 """The reference's arena: a list of blocks in address order, and the two heaps of cheap and dear results.
 
-Part of the specification in reference.py. Everything is found by looking at all blocks from the lowest to the highest.
+Part of the specification in play.py. Everything is found by looking at all blocks from the lowest to the highest.
 """
 
 import math

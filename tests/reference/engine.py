@@ -1,69 +1,39 @@
 """The reference's engine: what happens around an op, how room is made, how storages come back.
 
-Part of the specification in reference.py.
+Part of the specification in play.py.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from math import inf
+from dataclasses import replace
 
 from coop._C import Options
 from coop.events import Event
 from coop.trace.trace import Op as Instruction
+from reference.ahead import follow
 from reference.arena import FREE, HIGH, LOW, PACKED, RAW, USED, Arena, Block, Classes
+from reference.figures import Counts, note_use
 from reference.lineage import Lineage, Op, Storage
-from reference.orphans import Orphans
 from reference.policy import Run, Scene, Terms, find_room, stays
 from reference.swap import Swap
-from reference.trails import Trails
+from reference.told import Told
 from reference.walk import ShortageError, Walk
 
 PORTION = 16
 """Records swept with each op."""
-FORGETTING = 0.998
-"""Of the price of a byte, with each search."""
-JUMP = 2
-"""Times, that it may rise with one."""
-
-
-@dataclass
-class Counts:
-    allocations: int = 0
-    evictions: int = 0
-    evicted_bytes: int = 0
-    rematerialisations: int = 0
-    replays: int = 0
-    moves: int = 0
-    moved_bytes: int = 0
-    commits: int = 0
-    searches: int = 0
-    ops: int = 0
-    recorded_ops: int = 0
-    peak: int = 0
-    floor: int = 0
-    op_seconds: float = 0.0
-    recompute_seconds: float = 0.0
-    swaps_out: int = 0
-    swaps_in: int = 0
-    swapped_out: int = 0
-    swapped_in: int = 0
-    transfer_seconds: float = 0.0
-    waited_seconds: float = 0.0
-    prefetch_hits: int = 0
-    prefetch_misses: int = 0
 
 
 class Engine:
     """Lineage, arena and policy, for one budget. `rerun` is the driver's: it allocates what an op that runs again needs, and
-    returns the raw blocks of its recorded outputs (without the one it works on in place)."""
+    returns the raw blocks of its recorded outputs (without the one it works on in place). `told` is what the engine that is
+    judged has told."""
 
-    def __init__(self, options: Options, rerun: Callable[[Op], list[Block]]) -> None:
+    def __init__(self, options: Options, rerun: Callable[[Op], list[Block]], told: Told) -> None:
         self.options = options
+        self.told = told
         self.rerun = rerun
         self.arena = Arena(options.budget, options.alignment, options.placement.name == "best_fit")
         self.lineage = Lineage(options, self._forget)
         self.classes = Classes()
-        self.events: list[Event] = []
         self.counts = Counts()
         self.now = 0.0
         self.side = LOW
@@ -72,8 +42,6 @@ class Engine:
         self.move_seconds = 0.0
         self.free_shares: list[float] = []
         """Free bytes over capacity, after each request that had to make room."""
-        self.orphans = Orphans(self)
-        self.trails = Trails(self)
         self.swap = Swap(self)
         self.yielding = True
         """What is wanted may leave instead of what has to be written: not in a walk that has done its work twice over."""
@@ -84,32 +52,15 @@ class Engine:
         self, kind: str, storage: Storage | None, block: Block | None, value: float = 0.0, waited: float = 0.0
     ) -> None:
         offset, size = (block.offset, block.bytes) if block else (0, 0)
-        self.events.append(Event(kind, self.now, storage.number if storage else 0, offset, size, value, waited))
+        self.told.expect(Event(kind, self.now, storage.number if storage else 0, offset, size, value, waited))
 
-    # --- figures, by definition ----------------------------------------------------------------------------------------
-
-    @property
-    def cached(self) -> int:
-        """Bytes of what can be recomputed and nobody holds."""
-        return sum(b.bytes for b in self.arena.blocks if b.storage and b.storage.producer and not b.storage.held)
-
-    @property
-    def sources(self) -> int:
-        return sum(storage.bytes for storage in self.arena.storages() if not storage.producer)
-
-    @property
-    def in_use(self) -> int:
-        return self.arena.capacity - self.arena.free_bytes - self.cached
-
-    def note_use(self) -> None:
-        """The floor: sources, unless they swap, what the running op reads, and what it makes. An old version that is only
-        being copied does not count, nor do transfers."""
-        stuck = 0 if self.options.swap else self.sources
-        locked = [storage for storage in self.arena.storages() if storage.locks and storage is not self.copying]
-        operands = sum(storage.bytes for storage in locked if storage.producer or self.options.swap)
-        raw = sum(block.bytes for block in self.arena.blocks if block.state == RAW) - self.swap.carried()
-        self.counts.peak = max(self.counts.peak, self.in_use)
-        self.counts.floor = max(self.counts.floor, stuck + operands + raw)
+    def storage_told(self, ahead: int = 0) -> Storage:
+        """The storage of the engine's next event."""
+        number = getattr(self.told.next(ahead), "storage", 0)
+        found = next((storage for storage in self.lineage.storages if storage.number == number), None)
+        if not found:
+            self.told.refuse("there is no such storage")
+        return found
 
     # --- from inside kernels -------------------------------------------------------------------------------------------
 
@@ -125,7 +76,7 @@ class Engine:
 
     def take(self, size: int, side: str) -> Block:
         block = self.arena.allocate(size, side) or self._make_room(size, LOW if side == PACKED else side)
-        self.note_use()
+        note_use(self)
         self.note("place", None, block)
         return block
 
@@ -152,10 +103,7 @@ class Engine:
         self.counts.ops += 1
         self.counts.op_seconds += cost
         self.now += cost
-        self.orphans.tend()
-        self.trails.tend()
-        if self.swap.on:
-            self.swap.tend(cost)
+        follow(self, cost)
         self.lineage.sweep(PORTION)
 
     # --- storages ------------------------------------------------------------------------------------------------------
@@ -166,11 +114,6 @@ class Engine:
         self._settle_in(storage, block)
         storage.held = True
         storage.last_access = self.now
-        self.swap.news += size
-        self.swap.set_cost(storage)
-        if self.swap.foresees:
-            self.swap.history.born(storage)
-            self.swap.expect_use(storage)
         self.note("bind", storage, block)
         return storage
 
@@ -185,22 +128,15 @@ class Engine:
         pressed = any(other.held and other.evicted for other in self.lineage.storages)
         if not (self.options.keep_dead and pressed):
             self.evict_eagerly(storage)
-        self.orphans.adopt(storage)
-        self.trails.died(storage)
         self.lineage.reconsider(storage)
 
     def reconsider(self, storage: Storage) -> None:
         storage.in_hand = False
-        self.orphans.adopt(storage)
         self.lineage.reconsider(storage)
 
     def _forget(self, storage: Storage) -> None:
-        self.orphans.remove(storage)
-        self.trails.remove(storage)
         if storage.evicted and storage.in_transit:
             self.swap.abandon(storage)
-        self.swap.drop_page(storage)
-        self.swap.history.forgotten(storage)
         if storage.block:
             self.note("free", storage, storage.block)
             self._release_block(storage)
@@ -238,7 +174,7 @@ class Engine:
 
     def _settle(self, source: Storage) -> bool:
         """Whether there was anything to do."""
-        dependents, _ = self.lineage.held_dependents(source)
+        dependents = self.lineage.held_dependents(source)
         self._bring_back(dependents)
         for dependent in dependents:
             self.commit(dependent)
@@ -248,11 +184,9 @@ class Engine:
         """It has been overwritten: the old version is evicted, and keeps the recipe and the consumers. The new one is a
         source until a record tells how it was made."""
         old = self.lineage.split(storage)
-        old.in_hand = True
+        old.in_hand = old.split_off = True
         old.page, storage.page = storage.page, False
-        storage.ahead = False
-        self.swap.set_cost(storage)
-        self.swap.left(old)
+        self._left(old)
         return old
 
     def copy_on_write(self, storage: Storage) -> Storage:
@@ -262,21 +196,18 @@ class Engine:
         old = self.lineage.split(storage)
         old.in_hand = True
         old.page, storage.page = storage.page, False
-        storage.ahead = False
         assert storage.block
         self._settle_in(old, storage.block)
         self._settle_in(storage, copy)
         self.note("bind", old, old.block)
         self.note("bind", storage, storage.block)
-        self.swap.set_cost(storage)
-        self.swap.set_cost(old)
-        self.note_use()
+        note_use(self)
         return old
 
     def commit(self, storage: Storage) -> None:
         if storage.producer:
             self.lineage.commit(storage)
-            self.note_use()
+            note_use(self)
             self.counts.commits += 1
             self.note("commit", storage, storage.block)
 
@@ -292,10 +223,7 @@ class Engine:
     # --- making room ---------------------------------------------------------------------------------------------------
 
     def scene(self, side: str) -> Scene:
-        ran = self.counts.op_seconds
-        reading = self.swap.back.rate
-        terms, yielding = self.terms, self.yielding
-        return Scene(self.options, self.arena, self.lineage, side, self.now, ran, reading, terms, terms, yielding)
+        return Scene(self.options, self.arena, self.lineage, side, self.now, self.terms, self.terms, self.yielding)
 
     def _make_room(self, size: int, side: str) -> Block:
         needed = self.arena.round(size)
@@ -304,30 +232,24 @@ class Engine:
         block: Block | None = None
         while not block:
             run: Run = []
+            self.swap.read_prices(scene, needed)
             if needed <= self.arena.capacity:
                 run, scene = find_room(scene, needed)
-            self.events.append(Event("search", self.now, 0, 0, needed, 0.0))
+            self.told.expect(Event("search", self.now, 0, 0, needed, 0.0))
             if run:
                 hole = self.clear(run, scene)
                 block = self.arena.take(hole, needed, side) if hole.bytes >= needed else None
             elif self.swap.transfers:  # what is under way may be in the way
-                self.swap.finish_all(wait=True)
+                self.swap.finish_all()
                 scene.now = self.now
                 block = self.arena.allocate(size, side)
             else:
-                self.events.append(Event("shortage", self.now, 0, 0, needed, 0.0))
+                self.told.expect(Event("shortage", self.now, 0, 0, needed, 0.0))
                 raise ShortageError(needed)
-        self._set_price(scene)
+        # What is wanted has no price.
+        self.terms = replace(scene.found, price=self.terms.price) if scene.wanted_too else scene.found
         self.free_shares.append(self.arena.free_bytes / self.arena.capacity)
         return block
-
-    def _set_price(self, scene: Scene) -> None:
-        """Of a byte for a second. What is wanted has none."""
-        self.terms = replace(scene.found, price=self.terms.price) if scene.wanted_too else scene.found
-        swap, paid = self.swap, self.terms.price
-        swap.price *= FORGETTING
-        if paid != inf and not scene.wanted_too:
-            swap.price = max(swap.price, min(paid, JUMP * swap.price) if swap.price > 0 else paid)
 
     def clear(self, run: Run, scene: Scene) -> Block:
         """Empties a run: what does not stay leaves, then the rest slides to the low edge. Returns the hole."""
@@ -348,18 +270,21 @@ class Engine:
             self.counts.evicted_bytes += storage.bytes
         self.note("evict", storage, storage.block)
         storage.fetched = False
-        self.swap.learn_use(storage, storage.page)
-        self.swap.news += storage.bytes
         hole = self._release_block(storage)
-        self.swap.left(storage)
+        self._left(storage)
         return hole
+
+    def _left(self, storage: Storage) -> None:
+        """It has no block any more: it is outside, or has to be made again."""
+        if not storage.page:
+            self.lineage.join_component(storage)
 
     def evict_eagerly(self, storage: Storage) -> None:
         """What nobody holds, but ops read."""
         if storage.consumers and storage.producer and storage.evictable():
             self.note("evict", storage, storage.block)
             self._release_block(storage)
-            self.swap.left(storage)
+            self._left(storage)
 
     def _slide(self, storage: Storage) -> Block | None:
         """To the low edge of the hole just below it, if there is one. Returns the hole, now above it."""
@@ -378,14 +303,15 @@ class Engine:
 
     def pack(self) -> None:
         """Slides everything down, the lowest first."""
-        self.swap.finish_all(wait=True)
+        self.swap.finish_all()
         for storage in self.arena.storages():
             if not storage.locks:
                 self._slide(storage)
 
     def compact(self, wanted_too: bool = True) -> None:
         """Evicts all that may leave, and packs the rest."""
-        self.swap.finish_all(wait=True)
+        self.swap.finish_all()
+        self.swap.read_prices(self.scene(LOW), 0)
         leaving = [storage for storage in self.arena.storages() if storage.evictable(wanted_too)]
         self.swap.clean(leaving)
         for storage in leaving:
@@ -432,9 +358,6 @@ class Engine:
                 self.counts.rematerialisations += 1
             else:  # nobody's any more, or still here
                 self.free(block)
-        for storage in op.inputs:
-            if self.swap.foresees:
-                self.swap.expect_use(storage)
 
     def _target_of(self, op: Op) -> Block:
         """The bytes an in-place op works on, as a raw block: the old version's own if nobody else waits for it, else a
@@ -444,8 +367,8 @@ class Engine:
         if not others_wait and old.movable and not old.held and old.producer and old.block:
             block, old.block = old.block, None
             block.state, block.storage = RAW, None
-            self.swap.left(old)
-            self.note_use()
+            self._left(old)
+            note_use(self)
             self.note("bind", None, block)
             return block
         old.locks += 1
@@ -462,5 +385,3 @@ class Engine:
         storage.last_access = self.now
         self.lineage.leave_component(storage)
         self.note(kind, storage, block, seconds, waited)
-        if storage.held:
-            self.trails.consider(storage)

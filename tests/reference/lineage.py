@@ -1,6 +1,6 @@
 """The reference's lineage: who made what, from what, and what it would cost to bring a storage back.
 
-Part of the specification in reference.py. What the engine counts and caches is found here by walking, each time anew.
+Part of the specification in play.py. What the engine counts and caches is found here by walking, each time anew.
 """
 
 from collections import deque
@@ -40,13 +40,11 @@ class Storage:
     in_transit: bool = False
     """To there, or back."""
     swap_cost: float = inf
-    """Of leaving with its bytes and coming back; infinite: it does not."""
-    next_use: float = 0.0
-    """Not before, in the program's own time, as the last step tells; in the past: not known."""
-    due: float = 0.0
-    """The same if a use is known then; 0: none is."""
-    ahead: bool = False
-    """Written before it had to leave, and has not left since."""
+    """Of leaving with its bytes and coming back, as the engine tells; infinite: it does not."""
+    idle: float = 0.0
+    """How long nobody will miss it, as the engine tells."""
+    split_off: bool = False
+    """It was overwritten, and no op has used it since."""
     fetched: bool = False
     """Brought back before anybody asked, and not used since."""
 
@@ -110,10 +108,6 @@ class Op:
     """Of all outputs, gone ones too."""
     depth: int
     """Ops on the longest path from a source, when it was recorded."""
-    number: int
-    """In the order of recording."""
-    oldest: int
-    """The number of the oldest op behind it through storages that nobody holds, as far as it was told."""
     need: int = 0
     """Bytes that it takes to run it again, as found by the last walk it was part of."""
     waiting: bool = False
@@ -191,7 +185,6 @@ class Lineage:
         self.dying: deque[Op] = deque()
         """All their outputs are gone; swept in the order in which that happened."""
         self._numbers = 0
-        self._ops = 0
 
     def make_storage(self, size: int) -> Storage:
         self._numbers += 1
@@ -209,10 +202,7 @@ class Lineage:
         inputs = list(inputs)
         depth = max((storage.producer.depth + 1 for storage in inputs if storage.producer), default=0)
         size = sum(output.bytes for output in outputs)
-        self._ops += 1
-        dead = [storage.producer for storage in inputs if storage.producer and not storage.held]
-        oldest = min((producer.oldest for producer in dead), default=self._ops)
-        op = Op(instruction, cost, inputs, list(outputs), in_place, size, depth, self._ops, oldest)
+        op = Op(instruction, cost, inputs, list(outputs), in_place, size, depth)
         for storage in inputs:
             storage.consumers.insert(0, op)
         for output in outputs:
@@ -320,22 +310,18 @@ class Lineage:
 
     # --- who needs what ------------------------------------------------------------------------------------------------
 
-    def held_dependents(self, source: Storage) -> tuple[list[Storage], int]:
-        """Everything held, pinned or locked that is made from it through storages that are none of these. And how much
-        looking that took: an op counts once for each storage it was reached from, dead ones too until they are swept."""
+    def held_dependents(self, source: Storage) -> list[Storage]:
+        """Everything held, pinned or locked that is made from it through storages that are none of these."""
         met: list[Storage] = []
         found: list[Storage] = []
-        seen = 0
         stack = [source]
         while stack:
-            storage = stack.pop()
-            seen += len(storage.consumers)
-            for child in children(storage):
+            for child in children(stack.pop()):
                 if child in met:
                     continue
                 met.append(child)
                 (found if child.held or child.pins or child.locks else stack).append(child)
-        return found, seen
+        return found
 
     def trail(self, storage: Storage) -> list[Op]:
         """The ops behind it through storages that nobody holds, its own included."""

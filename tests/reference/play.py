@@ -1,8 +1,17 @@
-"""A slow and obviously right simulator: the specification of Coop's engine, in plain Python.
+"""A slow and obviously right simulator, and a referee: the specification of Coop's engine, in plain Python.
 
-It plays a trace as coop.simulate.Player does and yields the same events, the same figures and the same end. The engine
-(csrc/) finds its answers with trees, caches, counters and bounds. Here each of them is found from scratch, by definition;
-on random traces the two agree event by event (tests/simulate/test_reference.py). Read it as the algorithm:
+It plays a trace as coop.simulate.Player does, with the engine's events before it (told.py), and comes to the same figures and
+the same end. The engine (csrc/) finds its answers with trees, caches, counters and bounds. Here each of them is found from
+scratch, by definition, and the engine's next event has to be the same. That holds for the arena, the lineage, the walk, and the
+choice of what leaves.
+
+Where the engine may choose, the reference does not choose a second time. It reads what the engine has done, checks that it is
+legal, and does the same. That holds for commits between ops, for what is written and read ahead, for the order in which
+transfers are noticed, and for what the last step tells of the future: how long a storage is idle, and how much of its return the
+program will wait for. When the engine should do any of this, and how well it guesses, is not judged here.
+
+On random traces every event is checked (tests/simulate/test_reference.py), and events that are wrong are refused
+(tests/simulate/test_referee.py). Read it as the algorithm:
 
 The arena (arena.py) is one address range, tiled by blocks: free, raw (handed out, not a storage yet) or holding a
 storage. A request takes the edge of a hole on its own side: the hole nearest that end of the arena, or with best fit the
@@ -23,8 +32,9 @@ An op (this file: around it; engine.py: inside) goes like this.
     else is left. A policy without an answer falls back on Coop's window, with moves if the switch `rescue` is on.
  5. It is recorded, if it can run again and is worth it: not of a plain backward pass, not too deep, at most one storage
     written and that recomputable, from no source that passes. Outputs that are tiny stay sources.
- 6. The clock advances by its cost. Sources that nobody holds any more (orphans.py) are given up if what hangs on
-    them is small and resident. What has too many ops behind it for its size (trails.py) is committed. At most 16 records that lead nowhere are swept.
+ 6. The clock advances by its cost. Then the engine does what it likes to between ops (ahead.py). Of commits
+    (commits.py) two are legal: of all that hangs on a source that nobody holds, if that is small and resident, so
+    that the source can go; and of what has too many ops behind it for its size. At most 16 records that lead nowhere are swept.
 
 When the program lets go of a recomputable storage that ops have read, it is evicted at once, or stays until its room is
 needed (`keep_dead`, while something held is evicted).
@@ -32,28 +42,30 @@ needed (`keep_dead`, while something held is evicted).
 Coming back (walk.py) runs ops again, depth first, the hungriest input first, under pins.
 
 With a tier (swap.py) a storage has a second way out: with its bytes, which are read in when it comes back. The cheaper
-way is the one that it takes; a source has only this one. What the last step did (history.py) tells when each storage is
-used next: that takes the place of staleness, and transfers run ahead of the program. The tier takes everything and loses nothing.
+way is the one that it takes; a source has only this one. The engine tells the price of that way, and how long nobody
+will miss a storage: that takes the place of staleness. Transfers run ahead of the program. The tier takes everything and loses
+nothing.
 
 Scores are double precision, and ties are common: among storages that cost nothing, and among equals. So rules name who
 wins a tie, and sums are made in a stated order, or exactly.
 """
 
-import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from coop._C import Options
-from coop.events import Stats
+from coop.events import Event
 from coop.policies import options_for
 from coop.simulate.player import THRASH, Simulation, overhead_of, speeds_of
 from coop.trace.trace import FRESH, Hold, Op, Release, Source, Trace
 from reference.arena import HIGH, LOW, PACKED, Block
 from reference.engine import Engine
+from reference.figures import stats_of
 from reference.lineage import Op as Recorded
 from reference.lineage import Storage
+from reference.told import Told
 from reference.walk import ShortageError
 
 T = TypeVar("T")
@@ -63,28 +75,33 @@ BY_VALUE = 64
 
 def play(
     trace: Trace,
-    budget: int | float,
-    policy: str = "coop",
+    budget: int,
+    policy: str,
+    events: Sequence[Event],
+    peak: int,
     *,
     steps: int = 1,
     limit: float = THRASH,
     alignment: int = 64,
     **switches: Any,
 ) -> Simulation:
-    """The same as Player(trace, alignment).play(budget, policy, events=True, ...), but for times on the wall clock and the
-    counts of cached costs."""
+    """Judges the events of Player(trace, alignment).play(budget, policy, events=True, checks=2, ...): raises RefereeError at
+    the first that is wrong. Returns the same as it, but for events, times on the wall clock and the counts of cached costs.
+    `peak` is the step's own."""
+    device = speeds_of(trace) | {"alignment": alignment}
+    told = Told(events)
+    step = Step(trace, options_for(policy, budget, 0, device | switches), told)
+    step.play(steps, limit)
+    if told.next():
+        told.refuse("nothing has to follow")
+    return step.result(peak)
+
+
+def enough(trace: Trace, alignment: int) -> int:
+    """A budget in which nothing has to leave."""
     sizes = [i.bytes for i in trace.instructions if isinstance(i, Source)]
     sizes += [size for op in trace.ops for size in (op.scratch, *(output.bytes for output in op.outputs))]
-    enough = 2 * sum(size + alignment for size in sizes) + alignment
-    device = speeds_of(trace) | {"alignment": alignment}
-    unlimited = Step(trace, options_for("coop", enough, 0, device | {"keep_dead": False}))
-    unlimited.play(1, THRASH)
-    assert unlimited.status == "ok"
-    peak = unlimited.engine.counts.peak
-    size = int(budget * peak) if isinstance(budget, float) else budget
-    step = Step(trace, options_for(policy, size, 0, device | switches))
-    step.play(steps, limit)
-    return step.result(peak)
+    return 2 * sum(size + alignment for size in sizes) + alignment
 
 
 @dataclass(eq=False)
@@ -111,10 +128,10 @@ class Name:
 class Step:
     """Drives the engine through a trace, as the torch hook does through a program."""
 
-    def __init__(self, trace: Trace, options: Options) -> None:
+    def __init__(self, trace: Trace, options: Options, told: Told) -> None:
         self.trace = trace
         self.options = options
-        self.engine = Engine(options, self.rerun)
+        self.engine = Engine(options, self.rerun, told)
         self.step = 0
         self.at = 0
         self.status = "ok"
@@ -146,30 +163,7 @@ class Step:
             self.needed = shortage.needed
 
     def result(self, peak: int) -> Simulation:
-        engine = self.engine
-        counts = dataclasses.asdict(engine.counts)
-        shares = engine.free_shares
-        total = 0.0
-        for share in shares:
-            total += share
-        stats = Stats(
-            **counts,
-            budget=self.options.budget,
-            in_use=engine.in_use,
-            cached=engine.cached,
-            free=engine.arena.free_bytes,
-            largest_free=engine.arena.largest_free,
-            sources=engine.sources,
-            storages=len(engine.lineage.storages),
-            records=len(engine.lineage.records()),
-            looks=0,
-            exact_costs=0,
-            union_find_costs=0,
-            search_seconds=0.0,
-            move_seconds=engine.move_seconds,
-            fragmentation=total / len(shares) if shares else 0.0,
-            hidden_seconds=max(engine.counts.transfer_seconds - engine.counts.waited_seconds, 0.0),
-        )
+        stats = stats_of(self.engine)
         done = self.status == "ok"
         return Simulation(
             status=self.status,
@@ -179,7 +173,6 @@ class Step:
             stats=stats,
             failed=None if done else self.at,
             needed=self.needed,
-            events=tuple(engine.events),
         )
 
     def _run(self, instruction: Source | Op | Hold | Release) -> None:

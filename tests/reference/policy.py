@@ -1,6 +1,6 @@
 """The reference's policies: which neighbouring blocks leave for a request?
 
-Part of the specification in reference.py. A policy answers with a run of blocks, lowest first; the engine evicts what is
+Part of the specification in play.py. A policy answers with a run of blocks, lowest first; the engine evicts what is
 evictable in it and slides the rest to its low edge. Coop's run is large enough at once. DTR, DTE, DELTA and LRU name one storage
 at a time, and are asked again until the hole is large enough.
 """
@@ -42,10 +42,6 @@ class Scene:
     lineage: Lineage
     side: str
     now: float
-    ran: float
-    """The program's own time: without what was waited for or done again."""
-    reading: float
-    """Bytes per second that come back from outside."""
     terms: Terms
     """By which moves are priced."""
     found: Terms
@@ -66,15 +62,16 @@ def staleness(scene: Scene, storage: Storage) -> float:
     return max(scene.now - storage.last_access, SHORTEST)
 
 
-def idle(storage: Storage, now: float, ran: float) -> float:
-    """How long nobody will miss it: until it is used next, if that is known, else as long as it has not been used."""
-    return max(storage.next_use - ran if storage.next_use > ran else now - storage.last_access, SHORTEST)
+def idle(scene: Scene, storage: Storage) -> float:
+    """How long nobody will miss it: with a tier the engine tells that, else as long as it has not been used."""
+    return storage.idle if scene.options.swap else staleness(scene, storage)
 
 
 def cost_of_leaving(scene: Scene, storage: Storage) -> float:
-    """Of the cheapest way out and back: to be made again, or to swap. What is wanted would be read at once, and waited for."""
-    swapping = storage.bytes / scene.reading if storage.wanted and storage.page else storage.swap_cost
-    return min(scene.lineage.projected_cost(storage), swapping) if storage.producer else swapping
+    """Of the cheapest way out and back: to be made again, or to swap, for what the engine tells."""
+    if not storage.producer:
+        return storage.swap_cost
+    return min(scene.lineage.projected_cost(storage), storage.swap_cost)
 
 
 def score(scene: Scene, storage: Storage) -> float:
@@ -83,7 +80,7 @@ def score(scene: Scene, storage: Storage) -> float:
         return (1.0 + (storage.producer.depth if storage.producer else 0)) / SHORTEST
     if storage.spare:
         return 0.0
-    return cost_of_leaving(scene, storage) / idle(storage, scene.now, scene.ran)
+    return cost_of_leaving(scene, storage) / idle(scene, storage)
 
 
 def find_room(scene: Scene, needed: int) -> tuple[Run, Scene]:

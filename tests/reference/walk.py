@@ -1,6 +1,6 @@
 """The reference's walk that brings storages back: which ops, in which order, under which pins.
 
-Part of the specification in reference.py.
+Part of the specification in play.py.
 """
 
 from collections.abc import Iterable, Sequence

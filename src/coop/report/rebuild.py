@@ -17,6 +17,8 @@ from coop.report.timeline import Kind, Mark, Span, Timeline, Transfer, union
 BINS = 96
 MOST_SPANS = 1 << 21
 """The most spans that one timeline holds: no picture can show more."""
+_ELSEWHERE = ("search", "shortage", "ran", "write", "read", "price", "idle")
+"""Events that change nothing in the arena."""
 
 
 def rebuild(events: Iterable[Event], by: str = "time", since: float = 0.0, until: float = math.inf) -> Timeline:
@@ -109,7 +111,7 @@ class _Arena:
             self.time = event.time
             if not self.keeping and self.time >= self.since:
                 self._begin()
-            if event.kind in ("search", "shortage"):
+            if event.kind in _ELSEWHERE:
                 continue
             self._tick(event)
             self._note_first(event)
