@@ -62,7 +62,12 @@ class Mirror {
       case EventKind::plan_adopted:
       case EventKind::plan_lost:
       case EventKind::search:
-      case EventKind::shortage: break;
+      case EventKind::shortage:
+      case EventKind::ran:
+      case EventKind::write:
+      case EventKind::read:
+      case EventKind::price:
+      case EventKind::idle: break;
     }
   }
   void remove(Bytes offset, const Event& event) {
