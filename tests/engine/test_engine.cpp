@@ -2,6 +2,7 @@
 //
 // Alignment is one byte, so that sizes mean what they say; every rule check of the engine runs at every event.
 #include <algorithm>
+#include <map>
 
 #include "check.h"
 #include "fake_driver.h"
@@ -852,23 +853,22 @@ TEST(events_tell_of_everything_that_is_counted) {
   for (Tensor* tensor : {high, low, middle}) driver.read(*tensor);
   driver.engine().commit(*low->storage);
   CHECK_THROWS(Shortage, driver.allocate(41));
-  std::vector<std::uint64_t> seen(static_cast<std::size_t>(EventKind::shortage) + 1);
+  std::map<EventKind, std::uint64_t> seen;
   Seconds time = 0;
   for (const Event& event : driver.engine().take_events()) {
-    ++seen[static_cast<std::size_t>(event.kind)];
+    ++seen[event.kind];
     CHECK(event.time >= time);
     time = event.time;
     CHECK_AT_MOST(event.offset + (event.kind == EventKind::shortage ? 0 : event.bytes), 100u);
     CHECK(std::string(name(event.kind)) != "?");
   }
   const Stats stats = driver.engine().stats();
-  const auto count = [&](EventKind kind) { return seen[static_cast<std::size_t>(kind)]; };
-  CHECK_EQUAL(count(EventKind::evict), stats.evictions);  // all of them were held
-  CHECK_EQUAL(count(EventKind::restore), stats.rematerialisations);
-  CHECK_EQUAL(count(EventKind::move), stats.moves);
-  CHECK_EQUAL(count(EventKind::commit), stats.commits);
-  CHECK_EQUAL(count(EventKind::shortage), 1u);
-  CHECK_EQUAL(count(EventKind::place), stats.allocations);
+  CHECK_EQUAL(seen[EventKind::evict], stats.evictions);  // all of them were held
+  CHECK_EQUAL(seen[EventKind::restore], stats.rematerialisations);
+  CHECK_EQUAL(seen[EventKind::move], stats.moves);
+  CHECK_EQUAL(seen[EventKind::commit], stats.commits);
+  CHECK_EQUAL(seen[EventKind::shortage], 1u);
+  CHECK_EQUAL(seen[EventKind::place], stats.allocations);
   CHECK(stats.evictions > 0 && stats.moves > 0);
   CHECK(driver.engine().take_events().empty());
   finish(driver);
