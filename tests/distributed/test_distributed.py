@@ -31,9 +31,14 @@ def run_ranks(folder: Path, names: list[str], ranks: int = 2, **options: Any) ->
 
 
 def check(found: list[list[dict[str, Any]]], names: list[str]) -> None:
+    wrong = [
+        f"rank {rank}, {row['program']} at {row.get('share')}: {row.get('error', 'bits')}"
+        for rank, rows in enumerate(found)
+        for row in rows
+        if not row.get("same")
+    ]
+    assert not wrong, "\n".join(wrong)  # of all ranks: the first to fail takes the others with it
     for rank, rows in enumerate(found):
-        for row in rows:
-            assert row.get("same"), f"rank {rank}, {row['program']} at {row.get('share')}: {row.get('error', 'bits')}"
         assert {row["program"] for row in rows} == set(names)
         for name in set(names) & set(PROGRAMS):
             mine = [row for row in rows if row["program"] == name]
