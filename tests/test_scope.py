@@ -21,8 +21,8 @@ def train(steps: int = 1) -> torch.Tensor:
     return loss.detach()
 
 
-METHODS = {name: getattr(torch.Tensor, name) for name in ("numpy", "data_ptr", "tolist", "untyped_storage")}
-FUNCTIONS = {"compile": torch.compile, "run": threading.Thread.run}
+METHODS = {name: getattr(torch.Tensor, name) for name in ("numpy", "data_ptr", "tolist")}
+FUNCTIONS = {"compile": torch.compile, "run": threading.Thread.run, "resize": torch.UntypedStorage.resize_}
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,8 @@ def nothing_is_left_half_done():
     assert not _C.is_open()
     assert not _C.this_thread_is_managed()
     assert {name: getattr(torch.Tensor, name) for name in METHODS} == METHODS
-    assert {"compile": torch.compile, "run": threading.Thread.run} == FUNCTIONS
+    now = {"compile": torch.compile, "run": threading.Thread.run, "resize": torch.UntypedStorage.resize_}
+    assert now == FUNCTIONS
     with coop.budget("16MiB") as memory:
         actual = train()
         memory.check()

@@ -269,8 +269,11 @@ void Follower::free(std::uint32_t value) {
   unwant(value);
   Storage* storage = storages_[value];
   if (!storage) return;
-  if (storage->copy.transit == Transit::out) transfers_.wait_for(*storage);  // complete its copy first
-  if (storages_[value] != storage) return;
+  if (storage->copy.transit == Transit::out) {  // complete its copy first
+    transfers_.wait_for(*storage);
+    lineage_.reconsider(*storage);  // the program may have dropped it meanwhile
+    if (storages_[value] != storage) return;
+  }
   if (!storage->evictable(false)) return;
   if (!storage->producer && !storage->copy.page) return;
   if (storage->held) {
@@ -281,9 +284,9 @@ void Follower::free(std::uint32_t value) {
 }
 
 void Follower::bind(std::uint32_t value, Storage* storage) {
+  unwant(value);
   if (Storage* before = storages_[value]) before->plan_value = 0;
   storages_[value] = nullptr;
-  wanted_[value] = false;
   if (!storage) return;
   if (storage->plan_value) {
     unwant(storage->plan_value - 1);

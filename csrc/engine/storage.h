@@ -95,11 +95,11 @@ struct alignas(64) Storage {
   void* handle = nullptr;  // the driver's; null when nobody outside holds the storage
 
   // The driver's own.
-  bool tracked = false;        // the driver wants to be told when the storage is gone
-  bool unset = false;          // made by an op that leaves its bytes undefined
-  bool ragged = false;         // larger than the tensor that an op returned in it: the rest is undefined
-  std::uint32_t slot = 0;      // scratch
-  std::uint32_t messages = 0;  // collectives under way that read or write it
+  bool tracked = false;         // the driver wants to be told when the storage is gone
+  bool unset = false;           // made by an op that leaves its bytes undefined
+  bool ragged = false;          // larger than the tensor that an op returned in it: the rest is undefined
+  std::uint32_t slot = 0;       // scratch
+  std::uint32_t borrowers = 0;  // who reads or writes it outside of operators now, such as a collective under way
 
   std::uint64_t digest = 0;  // Blocks: of the bytes, when evicted under checks
 

@@ -175,8 +175,9 @@ void Walk::replay(Op& op, Side side) {
   for (std::uint32_t i = 0; i < op.outputs_count; ++i) {
     Block* block = produced[i];
     if (!block) continue;
-    if (Storage* output = op.outputs()[i]; output && output->copy.transit == Transit::in) transfers_.wait_for(*output);
     Storage* output = op.outputs()[i];
+    const bool waits = output && output->copy.transit == Transit::in;
+    if (waits) transfers_.wait_for(*output);
     if (!output || output->resident()) {  // dead, or still resident
       blocks_.give_back(block);
     } else if (block->bytes < output->bytes) {
@@ -185,6 +186,7 @@ void Walk::replay(Op& op, Side side) {
     } else {
       blocks_.restore(*output, block, nullptr);
     }
+    if (waits) lineage_.reconsider(*output);  // the program may have dropped it meanwhile
   }
   for (const Edge& edge : op.edges()) forecast_.read_again(*edge.storage);
   for (const Storage* output : op.results()) {

@@ -12,6 +12,7 @@
 #include "torch/allocator.h"
 #include "torch/buckets.h"
 #include "torch/composite.h"
+#include "torch/held.h"
 #include "torch/out_of_budget.h"
 #include "torch/scope.h"
 #include "torch/tally.h"
@@ -65,9 +66,9 @@ c10::StorageImpl* storage_of(const at::Tensor& tensor) {
   return tensor.storage().unsafeGetStorageImpl();
 }
 
-// Runs with the GIL released, and turns a shortage into the Python exception.
+// Runs in a turn, with the GIL released, and turns a shortage into the Python exception.
 template <typename Work>
-void without_gil(const char* what, Work work) {
+void in_turn(const char* what, Work work) {
   const py::gil_scoped_release release;
   const Turn turn;
   try {
@@ -84,7 +85,7 @@ void with_storage(const at::Tensor& tensor, const char* what, void (Engine::*act
   if (!scope || !impl) return;
   Storage* storage = scope->known_storage_of(impl);
   if (!storage || storage->foreign) return;
-  without_gil(what, [&] { (scope->engine().*act)(*storage); });
+  in_turn(what, [&] { (scope->engine().*act)(*storage); });
 }
 
 const char* state(const at::Tensor& tensor) {
@@ -145,6 +146,7 @@ PYBIND11_MODULE(_C, module) {
   bind_engine(module);
   bind_tally(module);
   bind_buckets(module);
+  bind_held(module);
   bind_plan_search(module);
   module.def("set_exception", [](py::object type) { out_of_budget = type.release().ptr(); });
   module.def("open", [](const Options& options, bool events) {
@@ -169,7 +171,10 @@ PYBIND11_MODULE(_C, module) {
     Engine& engine = open_scope().engine();
     return to_python(without_gil([&] { return engine.stats(); }));
   });
-  module.def("follow", [](std::shared_ptr<Planned> plan) { open_scope().engine().follow(std::move(plan)); });
+  module.def("follow", [](std::shared_ptr<Planned> plan) {
+    Engine& engine = open_scope().engine();
+    without_gil([&] { engine.follow(std::move(plan)); });
+  });
   module.def("swap_to_host", [](Bytes limit) { open_scope().swap_to(std::make_unique<HostTier>(limit)); });
   module.def("swap_to_file", [](std::string folder, Bytes limit, bool now) {
     auto file = std::make_unique<PageFile>(std::move(folder), limit);
@@ -193,21 +198,21 @@ PYBIND11_MODULE(_C, module) {
   module.def("adopt", [](const at::Tensor& tensor) {
     Scope& scope = open_scope();
     Bytes moved = 0;
-    if (storage_of(tensor)) without_gil("adopt", [&] { moved = scope.adopt(tensor); });
+    if (storage_of(tensor)) in_turn("adopt", [&] { moved = scope.adopt(tensor); });
     return moved;
   });
   module.def("pin", [](const at::Tensor& t) { with_storage(t, "pin", &Engine::pin_held); });
   module.def("unpin", [](const at::Tensor& t) { with_storage(t, "unpin", &Engine::unpin_held); });
   module.def("materialise", [](const at::Tensor& t) { with_storage(t, "materialise", &Engine::materialise); });
   module.def("commit", [](const at::Tensor& t) { with_storage(t, "commit", &Engine::commit); });
-  const auto expose = [](const at::Tensor& tensor, bool foreign_too) {
+  const auto expose = [](c10::StorageImpl* impl, bool foreign_too) {
     const Scope::Use use;
     Scope* scope = use.scope();
-    c10::StorageImpl* impl = storage_of(tensor);
-    if (scope && impl) without_gil("a pointer to a tensor", [&] { scope->expose(impl, foreign_too); });
+    if (scope && impl) in_turn("a pointer to a tensor", [&] { scope->expose(impl, foreign_too); });
   };
-  module.def("expose", [expose](const at::Tensor& tensor) { expose(tensor, false); });
-  module.def("share", [expose](const at::Tensor& tensor) { expose(tensor, true); });
+  module.def("expose", [expose](const at::Tensor& tensor) { expose(storage_of(tensor), false); });
+  module.def("expose_storage", [expose](const c10::Storage& s) { expose(s.unsafeGetStorageImpl(), false); });
+  module.def("share", [expose](const at::Tensor& tensor) { expose(storage_of(tensor), true); });
   module.def("state", &state);
   module.def("same_again_in_doubt", [](const std::string& name) {
     const std::size_t dot = name.find('.');

@@ -107,21 +107,22 @@ void Mover::wait(std::uint32_t ticket) {
   if (!alone) lock.lock();
   auto found = jobs_.find(ticket);
   if (found == jobs_.end() || found->second.state == State::done) return;
-  Job& job = found->second;
-  if (alone) {  // in a forked process: do all of it again
+  Job& job = found->second;  // valid until the job is finished; iterators are not
+  if (alone) {               // in a forked process: do all of it again
     run(job, lock);
+    job.waited = since(start);
   } else if (job.state == State::waiting) {
     std::erase((job.out ? out_ : in_).queue, ticket);
     run(job, lock);
+    job.waited = since(start);
     done_.notify_all();
   } else {
     done_.wait(lock, [&] {
       found = jobs_.find(ticket);
       return found == jobs_.end() || found->second.state == State::done;
     });
-    if (found == jobs_.end()) return;
+    if (found != jobs_.end()) found->second.waited = since(start);
   }
-  found->second.waited = since(start);
 }
 
 Transfer Mover::finish(std::uint32_t ticket) {

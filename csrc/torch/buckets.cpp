@@ -12,12 +12,6 @@ namespace coop {
 
 namespace {
 thread_local Buckets* being_collected __attribute__((tls_model("initial-exec"))) = nullptr;
-
-// Of the open scope, in its arena; null: it is none, or gone.
-Storage* managed_storage(Scope& scope, const c10::intrusive_ptr<c10::StorageImpl>& impl) {
-  Storage* storage = impl ? scope.known_storage_of(impl.get()) : nullptr;
-  return storage && !storage->foreign ? storage : nullptr;
-}
 }  // namespace
 
 Buckets::Collecting::Collecting(Buckets& buckets) : before_(std::exchange(being_collected, &buckets)) {}
@@ -37,7 +31,7 @@ void Buckets::keep() {
   if (!scope) return;
   for (const Weak& bucket : all_) {
     const auto impl = bucket.lock();
-    Storage* storage = managed_storage(*scope, impl);
+    Storage* storage = impl ? scope->storage_in_arena(impl.get()) : nullptr;
     if (!storage) continue;
     try {
       scope->engine().pin_held(*storage);
@@ -53,7 +47,7 @@ void Buckets::release() {
   Scope* scope = Scope::active();
   for (const Weak& bucket : std::exchange(kept_, {})) {
     const auto impl = bucket.lock();
-    Storage* storage = scope ? managed_storage(*scope, impl) : nullptr;
+    Storage* storage = scope && impl ? scope->storage_in_arena(impl.get()) : nullptr;
     if (storage && storage->claims.program_pins) scope->engine().unpin_held(*storage);
   }
 }

@@ -62,11 +62,19 @@ void run_reshape(Scope& scope, const OpInfo& info, c10::DispatchKeySet below, to
     storages.push_back(storage);
   });
   Engine& engine = scope.engine();
+  const auto give_up = [&] {
+    for (Storage* storage : storages) engine.reconsider(*storage);
+    scope.empty_trash();
+  };
   try {
     for (Storage* storage : storages) engine.commit(*storage);
     engine.enter(storages);
   } catch (const Shortage& shortage) {
+    give_up();
     throw_out_of_budget(shortage, info.name);
+  } catch (...) {
+    give_up();
+    throw;
   }
   for (Storage* storage : storages) {
     if (storage->held) Scope::ignore_pointer(static_cast<c10::StorageImpl*>(storage->handle));

@@ -43,13 +43,13 @@ void InFlight::add(Engine& engine, const OpInfo& info, const torch::jit::Stack& 
                    std::span<Storage* const> operands) {
   const c10::intrusive_ptr<c10d::Work> work = work_of(info, stack);
   if (!work || operands.empty()) return;
-  messages_.push_back({c10::weak_intrusive_ptr<c10d::Work>(work), {operands.begin(), operands.end()}});
-  for (Storage* storage : operands) ++storage->messages;
   engine.hold(operands);
+  messages_.push_back({c10::weak_intrusive_ptr<c10d::Work>(work), {operands.begin(), operands.end()}});
+  for (Storage* storage : operands) ++storage->borrowers;
 }
 
 void InFlight::end(Engine& engine, const Message& message) {
-  for (Storage* storage : message.storages) --storage->messages;
+  for (Storage* storage : message.storages) --storage->borrowers;
   engine.arrived(message.storages);
 }
 

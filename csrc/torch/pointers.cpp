@@ -61,6 +61,13 @@ Storage* Scope::storage_of(c10::StorageImpl* impl) {
   return storage;
 }
 
+Storage* Scope::storage_in_arena(c10::StorageImpl* impl) {
+  const c10::DataPtr& pointer = impl->_mutable_data_ptr_no_checks();
+  const bool raw = pointer.get_deleter() == &release_raw && contains(pointer.get());
+  Storage* storage = raw ? storage_of(impl) : known_storage_of(impl);
+  return storage && !storage->foreign ? storage : nullptr;
+}
+
 const void* Scope::data(const Storage& storage) const {
   if (storage.foreign) return static_cast<c10::StorageImpl*>(storage.handle)->_mutable_data_ptr_no_checks().get();
   return address(*storage.block);
@@ -119,15 +126,15 @@ Storage* Scope::snapshot(Storage& storage) {
 }
 
 void Scope::expose(c10::StorageImpl* impl, bool foreign_too) {
-  const c10::DataPtr& pointer = impl->_mutable_data_ptr_no_checks();
-  if (pointer.get_deleter() == &release_raw && contains(pointer.get())) storage_of(impl);
-  Storage* storage = known_storage_of(impl);
-  if (!storage || storage->foreign) {
-    if (!foreign_too) return;
-    // It may be forgotten and met again: the address stays known.
-    const std::lock_guard<std::mutex> lock(maps_mutex_);
-    std::erase_if(opened_, [](const auto& item) { return item.second.expired(); });
-    opened_.try_emplace(impl, c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(impl));
+  Storage* storage = storage_in_arena(impl);
+  if (!storage && foreign_too) {
+    {
+      // It may be forgotten and met again: the address stays known.
+      const std::lock_guard<std::mutex> lock(maps_mutex_);
+      std::erase_if(opened_, [](const auto& item) { return item.second.expired(); });
+      opened_.try_emplace(impl, c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(impl));
+    }
+    storage = known_storage_of(impl);
   }
   if (storage) engine_->expose(*storage);
 }
@@ -178,7 +185,7 @@ void Scope::attach(Storage& storage) {
   impl->_mutable_data_ptr_no_checks().release_context();
   impl->clear_data_ptr_access_error_msg_();
   impl->set_data_ptr_noswap(c10::DataPtr(address(*storage.block), &storage, &release_storage, c10::kCPU));
-  watch_pointer(impl);
+  if (watched(storage)) watch_pointer(impl);
 }
 
 }  // namespace coop

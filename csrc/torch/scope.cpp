@@ -101,11 +101,15 @@ void Scope::open(std::unique_ptr<Scope> scope) {
 std::size_t Scope::close() {
   Scope* scope = active_.load();
   const Guest guest(scope);  // as soon as it is closed, others may find that nothing is left of it
+  while (scope->readers_) {  // on other threads, such as one that writes a checkpoint
+    const TurnPause pause;
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
   Overdraft::settle(*scope);
   scope->in_flight_.strand(*scope->engine_);
   // What is evicted comes back, in room beyond the budget if need be.
   const bool more = mprotect(scope->base_, kReserve * scope->mapped_, PROT_READ | PROT_WRITE) == 0;
-  const Bytes budget = std::exchange(scope->size_, more ? kReserve * scope->mapped_ : scope->size_);
+  const Bytes budget = scope->size_.exchange(more ? kReserve * scope->mapped_ : scope->size_.load());
   const std::size_t lost = scope->engine_->retire(scope->size_ - budget);
   active_.store(nullptr);  // before anybody counts the uses
   scope->foreign_.clear();

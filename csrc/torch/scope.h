@@ -36,7 +36,7 @@ class Scope final : public Driver {
   static std::size_t close();
 
   bool contains(const void* address) const {
-    return static_cast<std::size_t>(static_cast<const char*>(address) - base_) < size_;
+    return static_cast<std::size_t>(static_cast<const char*>(address) - base_) < size_.load(std::memory_order_relaxed);
   }
   void* address(const Block& block) const { return base_ + block.offset; }
   Bytes offset(const void* address) const { return static_cast<Bytes>(static_cast<const char*>(address) - base_); }
@@ -46,6 +46,8 @@ class Scope final : public Driver {
   Storage* storage_of(c10::StorageImpl* impl);
   // The same without binding or making anything.
   Storage* known_storage_of(c10::StorageImpl* impl);
+  // The same for one whose bytes lie in the arena, or would if they were not evicted. Null for others.
+  Storage* storage_in_arena(c10::StorageImpl* impl);
   // Memory of a storage: in the arena or foreign.
   const void* data(const Storage& storage) const;
   // Others may write to its bytes without our knowledge.
@@ -60,8 +62,8 @@ class Scope final : public Driver {
 
   // An escaping pointer is noticed by the storage's materialiser. Kernels may take pointers: it is off while they run.
   static void watch_pointer(c10::StorageImpl* impl);
-  // Whether that makes sense: others know its address anyway if it is exposed, or a message is under way.
-  static bool watched(const Storage& storage) { return storage.held && !storage.claims.exposed && !storage.messages; }
+  // Whether that makes sense: not if others may know its address anyway.
+  static bool watched(const Storage& storage) { return storage.held && !storage.claims.exposed && !storage.borrowers; }
   static void ignore_pointer(c10::StorageImpl* impl);
 
   // The open scope, for a thread that is not in its turn: it may be closed at any time, but does not go away meanwhile.
@@ -93,6 +95,9 @@ class Scope final : public Driver {
    private:
     Scope* scope_;
   };
+
+  // So many more readers outside of operators (torch/held.h): the scope does not end before they have.
+  void readers_began(int more) { readers_ += more; }
 
   // Releases what must not be released under the engine's lock.
   void empty_trash();
@@ -165,11 +170,12 @@ class Scope final : public Driver {
   static std::atomic<bool> drop_later_;  // a scope could not be dropped, because of them
 
   char* base_ = nullptr;
-  std::size_t size_ = 0;
+  std::atomic<std::size_t> size_ = 0;  // any thread asks whose memory an address is
   std::size_t mapped_ = 0;
   std::size_t overdraft_ = 0;  // bytes behind the arena that are in use, for a moment
   bool closed_ = false;
   std::atomic<int> guests_ = 0;
+  std::atomic<int> readers_ = 0;
   std::mutex maps_mutex_;
   std::unordered_map<const c10::StorageImpl*, Foreign> foreign_;
   // Foreign storages to which a pointer was taken. While the weak reference is here, no other has this address.

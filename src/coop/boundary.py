@@ -5,10 +5,10 @@ operators: they read a tensor's memory, or hand out a pointer to it. While a sco
 wrapped:
 
 - A method that reads a tensor (tolist) brings it back first.
-- A method that hands out a pointer (numpy, data_ptr, dlpack, storages and what is built on them:
-  pickle, share_memory_) brings the tensor back and keeps it in place for as long as it lives. A
-  numpy array may be written to at any time: such a tensor is a source, and ops that read it are
-  recorded with a copy of what they read.
+- A method that hands out a pointer (numpy, data_ptr, dlpack, share_memory_) brings the tensor back
+  and keeps it in place for as long as it lives. A numpy array may be written to at any time: such a
+  tensor is a source, and ops that read it are recorded with a copy of what they read.
+- Storage objects have a file of their own: storages.py.
 
 C++ code that takes a writable pointer is noticed by the storage itself. Reading an evicted storage
 in any other way raises an error.
@@ -29,11 +29,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from coop import _C
 from coop.distributed.buckets import reducer_wrappers
+from coop.storages import storage_wrappers
 
 _SHARING = ["numpy", "__dlpack__"]
 """These give others the same memory to write to, even if it lies outside the arena."""
-_EXPOSING = ["data_ptr", "const_data_ptr", "untyped_storage"]
-"""Programs call these to compare and to save tensors. Memory outside the arena is not affected."""
+_EXPOSING = ["data_ptr", "const_data_ptr"]
+"""Programs call these to compare tensors. Memory outside the arena is not affected."""
 
 
 class Boundary:
@@ -54,7 +55,7 @@ class Boundary:
         for module in (torch, torch.utils.dlpack):
             self._wrap_function(module, "from_dlpack")
         self._wrap_alias_question()
-        for owner, name, wrapper in reducer_wrappers():
+        for owner, name, wrapper in [*storage_wrappers(), *reducer_wrappers()]:
             self._replace(owner, name, wrapper)
         self._manage_threads()
         self._run_eagerly()

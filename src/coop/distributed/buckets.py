@@ -13,9 +13,10 @@ import torch
 import torch.distributed
 
 from coop import _C
+from coop.storages import Wrapped
 
 
-def reducer_wrappers() -> list[tuple[Any, str, Callable[..., Any]]]:
+def reducer_wrappers() -> list[Wrapped]:
     """What to put in the place of the reducer's methods: owner, name, wrapper."""
     if not torch.distributed.is_available():
         return []
@@ -23,7 +24,7 @@ def reducer_wrappers() -> list[tuple[Any, str, Callable[..., Any]]]:
     kept: dict[int, _C.Buckets] = {}
     """By the reducer's id: it cannot be referred to weakly."""
 
-    def making(name: str) -> tuple[Any, str, Callable[..., Any]]:
+    def making(name: str) -> Wrapped:
         """A method that makes buckets."""
         original = getattr(reducer, name)
 
@@ -35,7 +36,7 @@ def reducer_wrappers() -> list[tuple[Any, str, Callable[..., Any]]]:
 
         return reducer, name, wrapper
 
-    def before(name: str, act: Callable[[_C.Buckets], None]) -> tuple[Any, str, Callable[..., Any]]:
+    def before(name: str, act: Callable[[_C.Buckets], None]) -> Wrapped:
         original = getattr(reducer, name)
 
         @functools.wraps(original)
@@ -46,7 +47,7 @@ def reducer_wrappers() -> list[tuple[Any, str, Callable[..., Any]]]:
 
         return reducer, name, wrapper
 
-    def past_operators(name: str) -> tuple[Any, str, Callable[..., Any]]:
+    def past_operators(name: str) -> Wrapped:
         """A function that reads, without an operator, what it has made with one: that stays."""
         original = getattr(torch.distributed, name)
 

@@ -1,0 +1,163 @@
+"""Storage objects: what is done with one decides whether its tensor may still be evicted and moved."""
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+
+import coop
+from same import assert_same
+
+ROOM = 2 << 20
+
+
+def pressure() -> None:
+    """Evicts all that can leave: takes the largest block that finds room."""
+    for size in range(ROOM, 0, -(64 << 10)):
+        try:
+            torch.empty(size, dtype=torch.uint8)
+        except coop.OutOfBudget:
+            continue
+        return
+
+
+def evicted(memory: coop.Memory, times: float = 2.0) -> torch.Tensor:
+    tensor = torch.arange(65536.0).mul(times)
+    pressure()
+    assert memory.state(tensor) == "evicted"
+    return tensor
+
+
+def test_asking_a_storage_for_its_size_brings_nothing_back():
+    with coop.budget(ROOM) as memory:
+        tensor = evicted(memory)
+        storage = tensor.untyped_storage()
+        assert storage.nbytes() == storage.size() == len(storage) == 4 * 65536
+        assert storage.resizable() and storage.device.type == "cpu"
+        assert memory.state(tensor) == "evicted"
+        assert tensor[3] == 6
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        pytest.param(lambda storage: storage[4], id="one byte"),
+        pytest.param(lambda storage: storage.is_shared(), id="is_shared"),
+        pytest.param(lambda storage: storage.filename, id="filename"),
+        pytest.param(lambda storage: storage.clone(), id="clone"),
+        pytest.param(lambda storage: bytes(storage.tolist()), id="tolist"),
+        pytest.param(lambda storage: torch.save(storage, io.BytesIO()), id="save"),
+        pytest.param(lambda storage: torch.UntypedStorage(storage.nbytes()).copy_(storage), id="copy to another"),
+    ],
+)
+def test_reading_a_storage_brings_it_back_and_it_may_leave_again(read):
+    plain = torch.arange(65536.0).mul(2)
+    expected = read(plain.untyped_storage())
+    with coop.budget(ROOM) as memory:
+        tensor = evicted(memory)
+        got = read(tensor.untyped_storage())
+        if isinstance(expected, torch.UntypedStorage):
+            got, expected = bytes(got), bytes(expected)
+        assert got == expected
+        pressure()
+        assert memory.state(tensor) == "evicted"
+        assert_same(plain, tensor.clone())
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        pytest.param(lambda storage: storage.fill_(1), id="fill_"),
+        pytest.param(lambda storage: storage.copy_(torch.zeros(65536).untyped_storage()), id="copy_"),
+        pytest.param(lambda storage: storage.__setitem__(0, 7), id="one byte"),
+        pytest.param(lambda storage: storage[:4].fill_(9), id="a slice"),
+    ],
+)
+def test_writing_to_a_storage_is_noticed(write):
+    def program(memory):
+        tensor = torch.arange(65536.0).mul(2) if memory is None else evicted(memory)
+        before = tensor.add(1)
+        write(tensor.untyped_storage())
+        if memory is not None:
+            pressure()
+            assert memory.state(tensor) == "exposed"
+        return tensor.clone(), before.clone(), tensor.add(1)
+
+    expected = program(None)
+    with coop.budget(ROOM) as memory:
+        assert_same(expected, program(memory))
+
+
+def test_resizing_a_storage():
+    """As FSDP does: a parameter's memory goes, and comes again with other bytes."""
+
+    def program(memory):
+        found = []
+        parameter = torch.arange(65536.0).mul(2)
+        for round in range(4):
+            made = parameter.mul(3)
+            if memory is not None and round % 2:
+                pressure()
+            parameter.untyped_storage().resize_(0)
+            found.append(made.add(round))
+            parameter.untyped_storage().resize_(4 * 65536)
+            parameter.copy_(torch.arange(65536.0).add(round))
+            found.append(made.clone())
+        parameter.untyped_storage().resize_(8 * 65536)
+        parameter.untyped_storage().resize_(4 * 1000)
+        found.append(parameter[:1000].clone())
+        return found
+
+    expected = program(None)
+    with coop.budget("4MiB", checks=2) as memory:
+        assert_same(expected, program(memory))
+    assert memory.stats().evictions > 0
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_checkpoint_is_saved_and_loaded_piece_by_piece(tmp_path, zipped):
+    """Model and optimizer do not fit into the budget at once; afterwards training goes on in it."""
+
+    def train(model, optimizer):
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.randn(64, 256)).square().sum().backward()
+            optimizer.step()
+        return [parameter.detach().clone() for parameter in model.parameters()]
+
+    def program():
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(6)])
+        optimizer = torch.optim.Adam(model.parameters(), foreach=False)
+        train(model, optimizer)
+        file = tmp_path / "state.pt"
+        torch.save(
+            {"model": model.state_dict(), "optimizer": optimizer.state_dict()},
+            file,
+            _use_new_zipfile_serialization=zipped,
+        )
+        train(model, optimizer)
+        state = torch.load(file)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        return train(model, optimizer)
+
+    expected = program()
+    with coop.budget("2500KiB", swap="64MiB", swap_least=1) as memory:
+        actual = program()
+        assert not [p for p in actual if memory.state(p) == "exposed"]
+        assert_same(expected, actual)
+    assert memory.stats().swaps_out > 0
+
+
+def test_copies_and_pickles_of_evicted_tensors():
+    with coop.budget(ROOM) as memory:
+        tensor = evicted(memory)
+        assert_same(copy.deepcopy(tensor), torch.arange(65536.0).mul(2))
+        pressure()
+        assert memory.state(tensor) == "evicted"
+        assert_same(pickle.loads(pickle.dumps(tensor)), torch.arange(65536.0).mul(2))
+        pressure()
+        assert memory.state(tensor) == "evicted"
