@@ -50,6 +50,11 @@ void Commits::consider_orphan(Storage& storage) {
   if (storage.source() && !storage.held && storage.uses && storage.block) orphans_.add(storage);
 }
 
+void Commits::expect_back(Storage& storage, bool returns) {
+  orphans_.expect_back(storage, returns);
+  consider_orphan(storage);
+}
+
 void Commits::forgotten(Storage& storage) {
   orphans_.remove(storage);
   trails_.remove(storage);

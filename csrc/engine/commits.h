@@ -41,6 +41,8 @@ class Commits {
   void let_go(Storage& storage);
   // Adds the storage to the orphans if it has become one.
   void consider_orphan(Storage& storage);
+  // The program has dropped its bytes, and is expected to make the same ones again. Or no longer.
+  void expect_back(Storage& storage, bool returns);
   void forgotten(Storage& storage);
   // To be called between ops, because the operands of a running op must not change. (Any thread may
   // drop a tensor at any time.)

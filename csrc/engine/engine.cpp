@@ -209,6 +209,21 @@ void Engine::end_exposure(Storage& storage) {
 
 // --- lineage -----------------------------------------------------------------------------------------------------------
 
+void Engine::expect_back(Storage& storage, bool returns) {
+  const Lock lock(gate_);
+  commits_.expect_back(storage, returns);
+}
+
+void Engine::replace(Storage& gone, Storage& same) {
+  const Lock lock(gate_);
+  if (!gone.source() || !same.source() || same.uses || gone.bytes != same.bytes || gone.absent() || same.absent()) {
+    throw std::logic_error("only a source that nothing was made from can replace another");
+  }
+  lineage_.replace(gone, same);
+  commits_.expect_back(gone, false);
+  lineage_.reconsider(gone);
+}
+
 void Engine::record(void* recipe, Seconds cost, std::span<Storage* const> inputs, std::span<Storage* const> outputs,
                     InPlace in_place) {
   const Lock lock(gate_);

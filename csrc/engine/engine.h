@@ -88,6 +88,12 @@ class Engine {
   // the recipe and the consumers. The storage itself is a source until the op that wrote it is
   // recorded.
   Storage* split(Storage& storage);
+  // A source whose bytes the program has dropped, and will probably make again: they are kept for
+  // what was made from them, instead of being an orphan. Or no longer.
+  void expect_back(Storage& storage, bool returns);
+  // The program has made the bytes of `gone` again, in `same`. Both are resident sources, and no op
+  // has read `same`. What was made from `gone` is made from `same` now.
+  void replace(Storage& gone, Storage& same);
   // Brings the storage back and cuts its lineage: it is a source from now on.
   void commit(Storage& storage);
   void materialise(Storage& storage);

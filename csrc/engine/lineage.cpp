@@ -65,11 +65,16 @@ void Lineage::unlink(Edge& edge) {
   --edge.storage->uses;
 }
 
+void Lineage::replace(Storage& gone, Storage& same) {
+  same.consumers = std::exchange(gone.consumers, nullptr);
+  same.uses = std::exchange(gone.uses, 0);
+  for (Edge* edge = same.consumers; edge; edge = edge->next) edge->storage = &same;
+  cost_.split(gone, same);
+}
+
 Storage* Lineage::split(Storage& storage) {
   Storage* old = make_storage(storage.bytes);
-  old->consumers = std::exchange(storage.consumers, nullptr);
-  old->uses = std::exchange(storage.uses, 0);
-  for (Edge* edge = old->consumers; edge; edge = edge->next) edge->storage = old;
+  replace(storage, *old);
   old->producer = std::exchange(storage.producer, nullptr);
   old->cost = storage.cost;
   old->output = storage.output;
@@ -80,7 +85,6 @@ Storage* Lineage::split(Storage& storage) {
   old->digest = std::exchange(storage.digest, 0);
   old->engine = storage.engine;
   if (old->producer) old->producer->outputs()[old->output] = old;
-  cost_.split(storage, *old);
   return old;
 }
 

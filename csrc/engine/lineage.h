@@ -34,6 +34,8 @@ class Lineage {
   // For a storage that has been overwritten: makes its old version, which takes over the recipe and
   // the consumers.
   Storage* split(Storage& storage);
+  // Ops that read `gone` read `same` from now on: it has the same bytes, and no op has read it yet.
+  void replace(Storage& gone, Storage& same);
   void commit(Storage& storage);
   // Forgets the storage if it is unused. To be called whenever that may be so.
   void reconsider(Storage& storage);

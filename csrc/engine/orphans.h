@@ -22,7 +22,7 @@ class Orphans {
   Bytes most_bytes() const { return most_bytes_; }  // so far
 
   void add(Storage& source) {
-    if (source.review.orphan) return;
+    if (source.review.orphan || source.review.returns) return;
     all_.push_back(&source);
     source.review.orphan = static_cast<std::uint32_t>(all_.size());
     bytes_ += source.bytes;
@@ -40,6 +40,11 @@ class Orphans {
     all_.pop_back();
     bytes_ -= source.bytes;
     young_ = std::min(young_, all_.size());
+  }
+
+  void expect_back(Storage& source, bool returns) {
+    if (returns) remove(source);
+    source.review.returns = returns;
   }
 
   void clear() {

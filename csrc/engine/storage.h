@@ -58,9 +58,10 @@ struct Outlook {
   bool read_ahead = false;     // read back before an op asked for it, and not used since
 };
 
-// Whether its lineage should be cut. Written by Commits.
+// Whether its lineage should be cut. Written by Orphans and Trails.
 struct Review {
   std::uint32_t orphan = 0;  // its place in the list of orphans, from 1; 0: it is no orphan
+  bool returns = false;      // the program is expected to make the same bytes again: it is no orphan
   bool long_trail = false;   // its trail may be too long: it will be counted
 };
 

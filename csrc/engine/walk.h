@@ -46,7 +46,7 @@ class Walk {
   // A budget that is enough to bring these back, whatever is evicted: the bytes that cannot leave,
   // and those of a simple schedule.
   Bytes enough_for(std::span<Storage* const> goals);
-  // The same for the walks so far that succeeded although no schedule fitted.
+  // The same for the walks so far that found no room at first, and succeeded even so.
   Bytes enough_so_far() const { return enough_so_far_; }
 
   // The storage is lost: reading it is an error from now on. It keeps its lineage, because what was

@@ -88,8 +88,8 @@ class Walk::Attempt {
     want_nothing();
     walk_.run_schedule(goals_);
   }
-  // It succeeded although no schedule fitted: it might not the next time.
-  bool lucky() const { return lucky_; }
+  // There was no room at some time, and no schedule took over: it might not succeed the next time.
+  bool lucky() const { return rescued_ && !schedule_; }
 
  private:
   static constexpr Seconds kPatience = 1;  // time allowed for a recomputation that may never end
@@ -182,11 +182,12 @@ class Walk::Attempt {
   // There was no room for the op or the read. Makes room, and the caller tries again. The frame's
   // pins are dropped: an in-place op may have consumed its input, or an input may have left.
   void rescue() {
+    rescued_ = true;
     switch (++rescues_) {
       case 1: walk_.room_.pack(); break;
       case 2: walk_.room_.compact(false); break;
       default:
-        holding_on_ = !lucky_;  // the second time, pin less: it may have kept the wrong storages
+        holding_on_ = !anew_;  // the second time, pin less: it may have kept the wrong storages
         start_anew();
     }
     if (!frames_.empty()) kept_.release_from(frames_.back().kept);
@@ -197,7 +198,7 @@ class Walk::Attempt {
     frames_.clear();
     walk_.room_.compact(true);
     schedule_ = walk_.schedule_fits(goals_);
-    lucky_ = !schedule_;
+    rescued_ = anew_ = true;
     if (schedule_) return;
     std::vector<Op*> absent;  // more is absent than before, so needs have changed
     walk_.lineage_.missing(goals_, absent);
@@ -214,7 +215,8 @@ class Walk::Attempt {
   Pins kept_;
   bool holding_on_ = true;  // keep storages that were brought back pinned
   bool schedule_ = false;   // a schedule takes over
-  bool lucky_ = false;
+  bool anew_ = false;       // it has started anew, because no schedule fitted
+  bool rescued_ = false;
   int rescues_ = 0;  // since a storage last came back
 };
 

@@ -29,6 +29,7 @@ class Held {
     Scope::ignore_pointer(impl);
     scope_ = scope;
     storage_ = storage;
+    impl_ = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(impl);
     scope->readers_began(1);
   }
   // The storage is still known, even if its torch storage has got other memory meanwhile: it is locked.
@@ -36,6 +37,7 @@ class Held {
     if (!scope_) return;
     const Turn turn;
     --storage_->borrowers;
+    if (impl_->nbytes() == 0) scope_->emptied(impl_.get(), *storage_);
     scope_->engine().arrived(std::span(&storage_, 1));
     std::exchange(scope_, nullptr)->readers_began(-1);
   }
@@ -43,6 +45,7 @@ class Held {
  private:
   Scope* scope_ = nullptr;
   Storage* storage_ = nullptr;
+  c10::intrusive_ptr<c10::StorageImpl> impl_;
 };
 
 }  // namespace

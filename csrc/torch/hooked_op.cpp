@@ -398,6 +398,7 @@ class HookedOp {
     }
     late_.clear();
     recorder_.forget_snapshots();
+    scope_.refilled(call_.written());
     leave();
   }
 

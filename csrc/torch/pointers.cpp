@@ -139,6 +139,51 @@ void Scope::expose(c10::StorageImpl* impl, bool foreign_too) {
   if (storage) engine_->expose(*storage);
 }
 
+void Scope::emptied(c10::StorageImpl* impl, Storage& storage) {
+  std::vector<Storage*> given_up;  // their torch storages are gone
+  {
+    const std::lock_guard<std::mutex> lock(maps_mutex_);
+    for (const auto& [_, before] : emptied_) {
+      if (before.impl.expired()) given_up.push_back(before.storage);
+    }
+    if (const auto before = emptied_.find(impl); before != emptied_.end()) given_up.push_back(before->second.storage);
+    std::erase_if(emptied_, [&](const auto& item) { return item.first == impl || item.second.impl.expired(); });
+  }
+  for (Storage* before : given_up) engine_->expect_back(*before, false);
+  if (storage.held || !storage.source() || !storage.uses || !storage.block) return;
+  storage.tracked = true;
+  engine_->expect_back(storage, true);
+  const std::lock_guard<std::mutex> lock(maps_mutex_);
+  c10::weak_intrusive_ptr<c10::StorageImpl> weak(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(impl));
+  emptied_.emplace(impl, Emptied{&storage, std::move(weak)});
+  any_emptied_ = true;
+}
+
+void Scope::refilled_slow(std::span<Storage* const> written) {
+  for (Storage* storage : written) {
+    Storage* before = nullptr;
+    {
+      const std::lock_guard<std::mutex> lock(maps_mutex_);
+      const auto found = emptied_.find(static_cast<c10::StorageImpl*>(storage->handle));
+      if (found == emptied_.end()) continue;
+      before = found->second.storage;
+      emptied_.erase(found);
+      any_emptied_ = !emptied_.empty();
+    }
+    bool same =
+        before->block && before->bytes == storage->bytes && storage->block && storage->source() && !storage->uses;
+    if (same) {
+      engine_->hold(std::span(&before, 1));
+      same = std::memcmp(data(*before), data(*storage), storage->bytes) == 0;
+      if (same) engine_->replace(*before, *storage);
+      if (!same) engine_->expect_back(*before, false);
+      engine_->leave(std::span(&before, 1));
+    } else {
+      engine_->expect_back(*before, false);
+    }
+  }
+}
+
 void Scope::watch_pointer(c10::StorageImpl* impl) {
   if (impl->has_materializer()) return;
   impl->set_materializer([](c10::StorageImpl* touched) {

@@ -113,6 +113,7 @@ std::size_t Scope::close() {
   const std::size_t lost = scope->engine_->retire(scope->size_ - budget);
   active_.store(nullptr);  // before anybody counts the uses
   scope->foreign_.clear();
+  scope->emptied_.clear();
   scope->empty_trash();
   scope->closed_ = true;
   // What is left in the arena is exposed or raw. The rest of its pages go back to the system.
@@ -205,6 +206,7 @@ void Scope::drop(Storage& storage) {
   if (!storage.tracked) return;
   const std::lock_guard<std::mutex> lock(maps_mutex_);
   std::erase_if(snapshots_, [&](const auto& item) { return item.first == &storage || item.second == &storage; });
+  std::erase_if(emptied_, [&](const auto& item) { return item.second.storage == &storage; });
   if (!storage.foreign || !storage.handle) return;
   const auto found = foreign_.find(static_cast<c10::StorageImpl*>(storage.handle));
   if (found == foreign_.end() || found->second.storage != &storage) return;

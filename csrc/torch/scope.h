@@ -10,6 +10,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -59,6 +60,15 @@ class Scope final : public Driver {
   // Takes a pointer access outside of any op into account: the storage is resident and stays where it is. `foreign_too`: others
   // share the memory and may write to it, also if it lies outside the arena.
   void expose(c10::StorageImpl* impl, bool foreign_too);
+
+  // The torch storage has no memory any more; it had that of the storage. A program that empties one usually fills it
+  // again with the same bytes: FSDP gathers a parameter before the forward pass and once more before the backward pass.
+  void emptied(c10::StorageImpl* impl, Storage& storage);
+  // An op has written to these. If one was emptied before and has the same bytes again, it takes the old one's place.
+  void refilled(std::span<Storage* const> written) {
+    if (any_emptied_) [[unlikely]]
+      refilled_slow(written);
+  }
 
   // An escaping pointer is noticed by the storage's materialiser. Kernels may take pointers: it is off while they run.
   static void watch_pointer(c10::StorageImpl* impl);
@@ -163,6 +173,7 @@ class Scope final : public Driver {
   };
 
   static void drop_all_that_are_done();
+  void refilled_slow(std::span<Storage* const> written);
   Seconds replay_here(Op& op, Block* target, Block** produced);
 
   static std::atomic<Scope*> active_;
@@ -181,6 +192,12 @@ class Scope final : public Driver {
   // Foreign storages to which a pointer was taken. While the weak reference is here, no other has this address.
   std::unordered_map<const c10::StorageImpl*, c10::weak_intrusive_ptr<c10::StorageImpl>> opened_;
   std::unordered_map<const Storage*, Storage*> snapshots_;  // bytes when last read, of what others may write to
+  struct Emptied {
+    Storage* storage = nullptr;
+    c10::weak_intrusive_ptr<c10::StorageImpl> impl;
+  };
+  std::unordered_map<const c10::StorageImpl*, Emptied> emptied_;
+  std::atomic<bool> any_emptied_ = false;
   std::vector<c10::intrusive_ptr<c10::StorageImpl>> trash_;
   InFlight in_flight_;
   std::unique_ptr<OpTimes> op_times_;

@@ -417,6 +417,29 @@ def fsdp_keeping(rank: int, world: int) -> Any:
 
 
 @program
+def fsdp_evaluating(rank: int, world: int) -> Any:
+    """Gathered without a backward pass, with other bytes after a step, and twice before one."""
+    from torch.distributed.fsdp import fully_shard
+
+    model = network()
+    for part in model:
+        fully_shard(part)
+    fully_shard(model)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    found, kept = [], []
+    for batch in batches(rank, 4):
+        with torch.no_grad():
+            kept.append(model(batch).sin())
+        loss = model(batch).square().mean() + model(batch * 0.5).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        found.append(loss.detach())
+        kept.append(model(batch).detach())  # of a graph that is never run backwards
+    return [found, kept, [parameter.to_local() for parameter in model.parameters()]]
+
+
+@program
 def fsdp_mixed(rank: int, world: int) -> Any:
     from torch.distributed.fsdp import MixedPrecisionPolicy
 

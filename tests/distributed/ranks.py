@@ -57,7 +57,7 @@ def run(name: str, options: dict[str, Any]) -> list[dict[str, Any]]:
     with coop.measure() as memory:
         measured = digest(PROGRAMS[name](rank, world))
     peak, floor = memory.stats().peak, memory.stats().floor
-    found = [{"program": name, "share": 1.0, "same": measured == expected, "evictions": 0}]
+    found = [{"program": name, "share": 1.0, "same": measured == expected, "evictions": 0, "floor": floor}]
     for share in SHARES:
         budget = max(int(share * peak), min(int(ABOVE_FLOOR * floor), int(BELOW_PEAK * peak)))
         torch.manual_seed(0)

@@ -57,7 +57,11 @@ def check(found: list[list[dict[str, Any]]], names: list[str]) -> None:
 )
 def test_programs_of_two_ranks_give_the_same_bits(tmp_path: Path, options: dict[str, Any]) -> None:
     names = list(PROGRAMS)
-    check(run_ranks(tmp_path, names, **options), names)
+    found = run_ranks(tmp_path, names, **options)
+    check(found, names)
+    for rows in found:
+        floors = {row["program"]: row["floor"] for row in rows if "floor" in row}
+        assert floors["fsdp_resharding"] <= 1.1 * floors["fsdp_keeping"]  # each gathered parameter is there once
 
 
 def test_programs_of_four_ranks_give_the_same_bits(tmp_path: Path) -> None:

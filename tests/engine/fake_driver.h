@@ -110,13 +110,35 @@ class FakeDriver final : public Driver {
   // --- a program ---------------------------------------------------------------------------------------------------------
 
   Tensor* source(Bytes bytes) {
+    Values values(bytes);
+    fill(values);
+    return source(values);
+  }
+  Tensor* source(const Values& values) {
+    const Bytes bytes = values.size();
     engine_.expect(Side::low);
     Block* block = allocate(bytes);
     Tensor& tensor = make_tensor(bytes);
-    fill(tensor.expected);
+    tensor.expected = values;
     std::copy(tensor.expected.begin(), tensor.expected.end(), at(block->offset, bytes));
     bind(tensor, block);
     return &tensor;
+  }
+
+  // The program drops a source and makes the same bytes again.
+  Tensor* refill(Tensor& source_) {
+    const Values values = source_.expected;
+    returning_ = source_.storage->uses ? source_.storage : nullptr;
+    let_go(source_);
+    if (returning_) engine_.expect_back(*returning_, true);
+    Tensor* again = source(values);
+    Storage* before = std::exchange(returning_, nullptr);  // null: nothing reads it any more
+    if (before && before->block) {
+      engine_.replace(*before, *again->storage);
+    } else if (before) {
+      engine_.expect_back(*before, false);
+    }
+    return again;
   }
 
   // Its bytes lie outside the arena. The engine knows it only while a recorded op reads it.
@@ -387,6 +409,7 @@ class FakeDriver final : public Driver {
     delete recipe;
   }
   void drop(Storage& storage) override {
+    if (returning_ == &storage) returning_ = nullptr;
     if (!storage.handle) return;  // let go, perhaps on another thread
     if (std::find(prepared_.begin(), prepared_.end(), &storage) != prepared_.end()) {
       forgotten_operand_ = true;  // reported by enter
@@ -671,6 +694,7 @@ class FakeDriver final : public Driver {
   int page_calls_ = 0;
   std::uint64_t seed_ = 0;
   bool forgotten_operand_ = false;
+  Storage* returning_ = nullptr;  // a source that is being made again
   bool watch_requests_ = false;
   Mirror mirror_;
   Engine engine_;  // last: it tells the driver of every end

@@ -874,6 +874,54 @@ TEST(events_tell_of_everything_that_is_counted) {
   finish(driver);
 }
 
+TEST(a_source_that_is_made_again_takes_the_place_of_the_old_one) {
+  FakeDriver driver(small(200));
+  Tensor* source = driver.source(40);
+  Tensor* a = one(driver, {source}, 30);
+  Tensor* b = one(driver, {source, a}, 30);
+  evict_all(driver);
+  source = driver.refill(*source);
+  CHECK_EQUAL(driver.engine().stats().sources, 40u);
+  CHECK_EQUAL(driver.engine().stats().storages, 3u);
+  for (Tensor* tensor : {b, a}) driver.read(*tensor);
+  evict_all(driver);
+  driver.run({.target = source, .record = false});  // rule 5
+  for (Tensor* tensor : {a, b, source}) driver.read(*tensor);
+  finish(driver);
+}
+
+TEST(a_source_that_is_expected_back_is_no_orphan) {
+  for (const bool expected : {false, true}) {
+    FakeDriver driver(small(300));
+    Tensor* source = driver.source(40);
+    Tensor* made = one(driver, {source}, 10);  // small enough to be committed in its place
+    Storage* storage = source->storage;
+    driver.let_go(*source);
+    driver.engine().expect_back(*storage, expected);
+    for (int i = 0; i < 20; ++i) driver.let_go(*one(driver, {}, 10));
+    CHECK_EQUAL(made->storage->source(), !expected);
+    if (expected) driver.engine().expect_back(*storage, false);
+    for (int i = 0; i < 20; ++i) driver.let_go(*one(driver, {}, 10));
+    CHECK(made->storage->source());
+    driver.read(*made);
+    finish(driver);
+  }
+}
+
+TEST(only_a_resident_source_that_nothing_has_read_replaces_another) {
+  FakeDriver driver(small(300));
+  Tensor* first = driver.source(40);
+  Tensor* second = driver.source(40);
+  Tensor* smaller = driver.source(30);
+  Tensor* made = one(driver, {second}, 40);
+  Tensor* other = one(driver, {first}, 40);
+  CHECK_THROWS(std::logic_error, driver.engine().replace(*first->storage, *second->storage));
+  CHECK_THROWS(std::logic_error, driver.engine().replace(*first->storage, *smaller->storage));
+  CHECK_THROWS(std::logic_error, driver.engine().replace(*first->storage, *made->storage));
+  driver.read(*other);
+  finish(driver);
+}
+
 TEST(checks_of_the_rules_notice_damage) {
   static FakeDriver& driver = *new FakeDriver(small(100));  // damaged: never taken down
   Tensor* source = driver.source(10);

@@ -181,8 +181,14 @@ class Program {
       driver_.engine().compact();
     } else if (what < 92) {
       driver_.foreign(size());
-    } else if (what < 95) {
+    } else if (what < 94) {
       driver_.source(size());
+    } else if (what < 95) {
+      const auto idle = [](const Tensor& t) {
+        return t.storage && !t.storage->foreign && t.storage->source() && !t.pins && !t.exposed &&
+               t.state == Tensor::State::attached;
+      };
+      if (Tensor* tensor = any(idle)) driver_.refill(*tensor);
     } else if (what < 98) {
       driver_.spoil(random_.below(1u << 20));
     } else {

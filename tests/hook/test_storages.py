@@ -116,6 +116,51 @@ def test_resizing_a_storage():
     assert memory.stats().evictions > 0
 
 
+def gathered_twice(value, memory):
+    """What FSDP does to a parameter: filled for the forward pass, emptied, filled again. Returns
+    what was made from it, and the sources' bytes at the end."""
+    parameter = torch.empty(65536)
+    parameter.copy_(torch.arange(65536.0))
+    if memory is not None:
+        memory.commit(parameter)  # as after a collective
+    made = [parameter.mul(i) for i in (2, 3)]
+    parameter.untyped_storage().resize_(0)
+    if memory is not None:
+        pressure()
+        assert [memory.state(tensor) for tensor in made] == 2 * ["evicted"]
+    parameter.untyped_storage().resize_(4 * 65536)
+    parameter.copy_(torch.arange(65536.0) + value)
+    sources = memory.stats().sources if memory is not None else 0
+    found = [tensor + parameter for tensor in made]
+    parameter.add_(1)  # rule 5: what was made from the old bytes comes back before
+    return [*found, *[tensor.clone() for tensor in made], parameter.clone()], sources
+
+
+@pytest.mark.parametrize(("value", "copies"), [(0, 1), (1, 2)])
+def test_a_storage_that_is_emptied_and_filled_with_the_same_bytes_is_one_source(value, copies):
+    expected, _ = gathered_twice(value, None)
+    with coop.budget(ROOM, checks=2) as memory:
+        actual, sources = gathered_twice(value, memory)
+        assert_same(expected, actual)
+    assert copies * 4 * 65536 <= sources < (copies + 1) * 4 * 65536
+
+
+def test_a_storage_that_is_emptied_and_dropped_goes_with_what_was_made_from_it():
+    with coop.budget(ROOM, checks=2) as memory:
+        for _ in range(3):
+            parameter = torch.arange(65536.0).add(1)
+            memory.commit(parameter)
+            made = parameter.mul(2)
+            parameter.untyped_storage().resize_(0)
+            del parameter
+            pressure()
+            assert made[3] == 8
+            del made
+        torch.zeros(1)  # records go between ops
+        torch.empty(ROOM - (128 << 10), dtype=torch.uint8)
+        assert memory.stats().sources < 4 * 65536
+
+
 @pytest.mark.parametrize("zipped", [True, False])
 def test_a_checkpoint_is_saved_and_loaded_piece_by_piece(tmp_path, zipped):
     """Model and optimizer do not fit into the budget at once; afterwards training goes on in it."""
