@@ -16,7 +16,7 @@ Bytes that a rank sends, and as many that it receives, for n ranks and S bytes i
     barriers                                                     0
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -29,7 +29,6 @@ WAITING = {"c10d::monitored_barrier_", "_c10d_functional::wait_tensor", "_c10d_f
 _READING = {"send", "barrier", "monitored_barrier_", "check_for_nan"}
 _INPUTS = ("input", "sparse_indices")
 _HIDDEN = {
-    "fsdp::all_gather_copy_in": {"all_gather_output"},
     "_c10d_functional::irecv": {"tensor"},
     "_c10d_functional::batch_p2p_ops": {"tensors"},
 }
@@ -49,6 +48,21 @@ def written_by(schema: Any) -> set[str]:
     if namespace == "c10d" and base not in _READING:
         return marked | {a.name for a in schema.arguments if not a.name.startswith(_INPUTS) and "Tensor" in str(a.type)}
     return marked | _HIDDEN.get(schema.name, set())
+
+
+def composed_of(op: Any) -> Callable[..., Any] | None:
+    """The function that an op of FSDP is, if it calls other ops to copy tensors together and
+    apart."""
+    if op.namespace != "fsdp":
+        return None
+    from torch.distributed.fsdp._fully_shard import _fsdp_collectives as fsdp
+
+    known: dict[str, Callable[..., Any]] = {
+        "all_gather_copy_in": fsdp.all_gather_copy_in_cuda,  # which is the CPU's, too
+        "split_with_sizes_copy": fsdp.split_with_sizes_copy,
+        "chunk_cat": fsdp.chunk_cat,
+    }
+    return known.get(op._opname)
 
 
 def traffic(schema: Any, args: Sequence[Any], result: Any) -> int:

@@ -13,7 +13,8 @@ The recorded ops differ from the called ones in three ways.
    must not update them, and its result does not depend on them.
 3. Ops that only ask for a shape (`zeros_like`) have no inputs, because they need no bytes.
 
-Tensors that wrap others (DTensor) run their own ops on what they wrap, and those are recorded. A
+Tensors that wrap others (DTensor) run their own ops on what they wrap, and those are recorded. So
+are the ops that FSDP's copies are made of, because a live program shows them as well. A
 storage that is resized without an op, as FSDP does with gathered parameters, ends, and begins anew
 as a source of the new size. Collectives are ops that cannot be run again; see collectives.py.
 
@@ -34,7 +35,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 
 from coop import _C
-from coop.trace.collectives import WAITING, written_by
+from coop.trace.collectives import WAITING, composed_of, written_by
 from coop.trace.existing import Existing
 from coop.trace.resizes import Resizes
 from coop.trace.tensors import tensors_in
@@ -180,6 +181,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if any(map(is_traceable_wrapper_subclass_type, types)):
             return NotImplemented  # the wrapper runs its own ops, and they come here
         kwargs = kwargs or {}
+        if (composed := composed_of(op)) is not None:
+            super().__enter__()  # type: ignore[no-untyped-call]
+            try:
+                return composed(*args, **kwargs)
+            finally:
+                super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
         self._tally.begin()
         begin = time.perf_counter_ns()
         result = op(*args, **kwargs)
