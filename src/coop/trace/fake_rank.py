@@ -18,17 +18,13 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-import torch
 import torch.distributed as dist
-import torch.distributed.fsdp
-import torch.distributed.tensor.parallel
-from torch._C._distributed_c10d import GradBucket, Reducer
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.distributed import device_mesh, distributed_c10d
 from torch.distributed._tools import fake_collectives  # noqa: F401  gives c10d's ops a form without bytes
-from torch.nn.parallel import distributed as parallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from coop.trace import fake_ddp
 from coop.trace.replaced import Replaced
 
 _PORT = 29500
@@ -54,7 +50,7 @@ class FakeRank:
             raise RuntimeError("this process is a rank of a group already: a fake rank needs a process of its own")
         with ExitStack() as within:
             within.enter_context(_Environment(self._variables()))
-            within.enter_context(Replaced([*self._groups(), *_meshes(), *_reducers()]))
+            within.enter_context(Replaced([*self._groups(), *_meshes(), *fake_ddp.replaced()]))
             self._within = within.pop_all()
         return self
 
@@ -135,43 +131,6 @@ def _meshes() -> list[tuple[Any, str, Any]]:
         elif isinstance(member, property) and member.fget is not None:
             values.append((mesh, name, property(_real(member.fget), member.fset)))
     return values + _everywhere("init_device_mesh", init, _real(init))
-
-
-def _reducers() -> list[tuple[Any, str, Any]]:
-    """DDP whose reducer gets along with a fake group. A real Work tells the reducer what was
-    reduced; a fake one does not, and a hook does it in its place. So a gradient is copied into its
-    bucket, where without a hook it is multiplied into it."""
-    ddp = parallel.DistributedDataParallel
-    init, register = ddp.__init__, ddp.register_comm_hook
-
-    def reduce(_: None, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-        dist.all_reduce(bucket.buffer(), group=None, async_op=True)
-        done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        done.set_result(bucket.buffer())
-        return done
-
-    @functools.wraps(init)
-    def __init__(
-        self: Any, module: Any, device_ids: Any = None, output_device: Any = None, *args: Any, **kwargs: Any
-    ) -> None:
-        init(self, module, None, None, *args, **kwargs)  # its parameters lie on the CPU
-        register(self, None, reduce)
-
-    def register_comm_hook(self: Any, state: object, hook: Any) -> None:
-        raise NotImplementedError(
-            f"the communication hook {getattr(hook, '__name__', hook)} reads what was reduced, which a group of one rank "
-            "cannot tell. Tip: trace the script without it"
-        )
-
-    return [
-        (ddp, "__init__", __init__),
-        (ddp, "register_comm_hook", register_comm_hook),
-        # It asks the other ranks by pointers whether their parameters are the same, and sends them.
-        (dist, "_verify_params_across_processes", lambda *_: None),
-        (parallel, "_sync_module_states", lambda *_, **__: None),
-        # After the first step it sorts its buckets, and sends the order by pointers. The bytes are the same.
-        (Reducer, "_rebuild_buckets", lambda _: False),
-    ]
 
 
 def _real(function: Callable[..., Any]) -> Callable[..., Any]:
