@@ -84,7 +84,7 @@ def run(name: str, out: str) -> dict[str, Any]:
 
     trace = coop.record(training(name, rank)[0], name=name)
     coop.trace.write(trace, f"{out}.{name}.{rank}.trace")
-    plan = coop.plan.solve(trace, SHARE, time_limit=2)
+    plan = coop.plan.solve(trace, SHARE, time_limit=1)
     expected = steps()
     with coop.budget(plan.budget, plan=plan, checks=1) as memory:
         got = steps()

@@ -13,7 +13,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import GradBucket, Reducer
+from torch._C._distributed_c10d import (
+    _DEFAULT_FIRST_BUCKET_BYTES,
+    GradBucket,
+    Reducer,
+    _compute_bucket_assignment_by_size,
+)
 from torch.nn.parallel import distributed as parallel
 
 _CAP = 25.0  # MiB, unless a program asks for another
@@ -23,7 +28,7 @@ def replaced() -> list[tuple[Any, str, Any]]:
     """Owner, name and value of what has to be replaced."""
     ddp = parallel.DistributedDataParallel
     init, register = ddp.__init__, ddp.register_comm_hook
-    assign = dist._compute_bucket_assignment_by_size
+    assign = _compute_bucket_assignment_by_size
     limits: list[int] = []
 
     @functools.wraps(init)
@@ -32,7 +37,7 @@ def replaced() -> list[tuple[Any, str, Any]]:
     ) -> None:
         asked = kwargs.get("bucket_cap_mb")
         cap = int((asked or _CAP) * 2**20)
-        limits[:] = [cap if asked else dist._DEFAULT_FIRST_BUCKET_BYTES, cap]
+        limits[:] = [cap if asked else _DEFAULT_FIRST_BUCKET_BYTES, cap]
         init(self, module, None, None, *args, **kwargs)  # its parameters lie on the CPU
         register(self, None, _reduce)
 
