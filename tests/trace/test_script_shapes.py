@@ -180,6 +180,34 @@ def test_tensor_parallel_on_a_mesh_of_two_dimensions():
     assert all(op.cost == 0 and not any(output.bytes for output in op.outputs) for op in waiting)
 
 
+MESSAGES = f"""
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+rank, world = dist.get_rank(), dist.get_world_size()
+weight = torch.randn({WIDTH}, {WIDTH}, device="cuda", requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for step in range(4):
+    x = torch.empty({ROWS}, {WIDTH}, device="cuda")
+    dist.recv(x, rank - 1)
+    y = x @ weight
+    dist.send(y.detach(), rank + 1)
+    y.square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_what_is_received_is_written_and_what_is_sent_is_read():
+    trace, a100 = traced(MESSAGES, 4, rank=1), load("a100")
+    received, sent = collectives(trace)
+    assert (received.name, received.writes) == ("c10d::recv_", (0,))
+    assert (sent.name, sent.writes, len(sent.inputs)) == ("c10d::send", (), 1)
+    seconds = a100.launch + 4 * ROWS * WIDTH / a100.interconnect.bandwidth
+    assert received.cost == sent.cost == round(1e9 * seconds)
+
+
 def test_a_script_of_one_process_is_traced_as_well():
     script = FSDP.replace("dist.init_process_group", "print").replace("fully_shard(", "str(")
     script = script.replace("dist.get_rank() %", "").replace('torch.device("cuda", int(os.environ["LOCAL_RANK"]))', "0")

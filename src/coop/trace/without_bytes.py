@@ -22,7 +22,9 @@ from coop.trace.device import Device
 from coop.trace.fused import FusedDropout
 from coop.trace.replaced import Replaced
 
-_NOTHING = ("set_device", "synchronize", "empty_cache", "reset_peak_memory_stats", "reset_max_memory_allocated")
+_NOTHING = (
+    "set_device", "synchronize", "empty_cache", "set_rng_state", "reset_peak_memory_stats", "reset_max_memory_allocated",
+)  # fmt: skip
 """Functions of torch.cuda that have nothing to do here."""
 _ZERO = ("current_device", "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")
 
@@ -57,6 +59,7 @@ class WithoutBytes:
         functions: dict[str, Callable[..., Any]] = dict.fromkeys(_NOTHING, lambda *_, **__: None)
         functions |= dict.fromkeys(_ZERO, lambda *_, **__: 0)
         functions["device_count"] = lambda: self._devices
+        functions["get_rng_state"] = lambda *_, **__: torch.empty(0, dtype=torch.uint8)
         autocast = torch.amp.autocast_mode.autocast
         begin = autocast.__init__
 
