@@ -60,8 +60,8 @@ def section(rows: list[Row]) -> str:
     text = [
         f"Each trace has {chosen['ops']:,} ops and was made within {max(row['seconds'] for row in ranks):.0f} seconds.",
         first,
-        "What is sharded falls with the number of ranks, and soon activations are most of what is left. That is\n"
-        f"what a budget helps against. Rank 0 of {chosen['world']}:",
+        "What is sharded falls with the number of ranks, and soon activations are most of what is left.\n"
+        f"That is what a budget helps against. Rank 0 of {chosen['world']}:",
         second,
         "With `--keep`, gathered parameters stay until the backward pass, and a rank's peak is\n"
         f"{gibibytes(keep['peak'])} and its floor {gibibytes(keep['floor'])}. Its collectives take "
