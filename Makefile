@@ -47,12 +47,14 @@ bench: .venv/.built .venv/.dev ## all benchmarks, with tables, pictures and JSON
 	$(BIN)/python benchmarks/simulator.py --json results/simulator.json
 	$(BIN)/python benchmarks/planners.py --json results/planners.json
 	$(BIN)/python benchmarks/swap.py --json results/swap.json
+	$(BIN)/python benchmarks/at_scale.py --json results/at-scale.json
 
-results: .venv/.built .venv/.dev ## docs/results*.md, out of docs/figures/*.json
+results: .venv/.built .venv/.dev ## docs/results*.md and the tables in docs/distributed.md, out of docs/figures/*.json
 	$(BIN)/python benchmarks/results.py
 	$(BIN)/python benchmarks/simulation.py
 	$(BIN)/python benchmarks/planning.py
 	$(BIN)/python benchmarks/swapping.py
+	$(BIN)/python benchmarks/at_scale_page.py
 
 hunt: hunt-opinfo hunt-files hunt-faults hunt-tips hunt-programs ## all hunts for errors, the last one without end
 

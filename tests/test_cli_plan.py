@@ -219,7 +219,7 @@ def test_budgets_that_are_none_are_refused(step, capsys, text):
 
 
 def test_what_is_missing_is_said(step, capsys):
-    assert refused(capsys, "plan").startswith("Missing argument 'FILE'")
+    assert refused(capsys, "plan").startswith("Missing argument 'FILE...'")
     assert refused(capsys, "plan", step).startswith("Missing option '--budget'")
 
 

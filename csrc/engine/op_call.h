@@ -30,14 +30,15 @@ class OpCall {
   // `update`: written to, but no part of the recipe, such as the statistics of a batch norm.
   enum class Access : std::uint8_t { read, write, update };
 
-  void begin(Engine& engine, std::string_view name) {
+  void begin(Engine& engine, std::string_view name, bool planned = true) {
     engine_ = &engine;
+    planned_ = planned;
     operands_.clear();
     written_.clear();
     updated_.clear();
     old_ = nullptr;
     passing_ = entering_ = false;
-    engine_->before_planned(name);
+    if (planned_) engine_->before_planned(name);
   }
 
   // True: the storage was not an operand before. `parameter`: it is no source that passes by (see
@@ -150,7 +151,7 @@ class OpCall {
   void leave() { engine_->leave(operands_); }
   void ran(Seconds cost, std::span<Storage* const> made) {
     engine_->ran(cost);
-    engine_->after_planned(made, written_);
+    if (planned_) engine_->after_planned(made, written_);
   }
 
   static constexpr Bytes kByValueLimit = 64;  // sources up to this size are copied into the recipe
@@ -192,6 +193,7 @@ class OpCall {
   Storage* old_ = nullptr;  // the old version of the storage that was copied last
   bool passing_ = false;    // the op reads a source that is no parameter: a gradient, a batch
   bool entering_ = false;
+  bool planned_ = true;  // an op of the program: a plan may know it
 };
 
 }  // namespace coop

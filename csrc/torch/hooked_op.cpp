@@ -91,7 +91,7 @@ class HookedOp {
     recomputable_leaves_.clear();
     recorder_.begin(scope_, info_);
     try {
-      call_.begin(engine_, info_.name);
+      call_.begin(engine_, info_.name, !InsideCollective::here());  // a plan knows nothing of what a backend makes
       collect();
       call_.enter();
       ignore_pointers();

@@ -1,10 +1,12 @@
 // The tally listens where PyTorch's memory profiler does: its CPU allocator reports to it, on this thread and on those that
-// work for it.
+// work for it. Whoever looks there finds a profiler, and some look: autograd functions ask for its settings. So it is one,
+// which is disabled.
 #include "torch/tally.h"
 
 #include <c10/core/Allocator.h>
 #include <c10/util/Logging.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
+#include <torch/csrc/profiler/orchestration/observer.h>
 
 #include <algorithm>
 #include <memory>
@@ -13,8 +15,15 @@
 namespace coop {
 namespace {
 
-class Tally final : public c10::MemoryReportingInfoBase {
+using torch::profiler::impl::ActiveProfilerType;
+using torch::profiler::impl::ProfilerConfig;
+using torch::profiler::impl::ProfilerState;
+using torch::profiler::impl::ProfilerStateBase;
+
+class Tally final : public ProfilerStateBase {
  public:
+  Tally() : ProfilerStateBase(ProfilerConfig(ProfilerState::Disabled)) {}
+  ActiveProfilerType profilerType() override { return ActiveProfilerType::NONE; }
   void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device device) override {
     if (!device.is_cpu()) return;
     const std::lock_guard lock(mutex_);

@@ -2,11 +2,14 @@
 
 import pytest
 import torch
+import torch.distributed as dist
 from steps import op
 
 from coop.plan import Paging
 from coop.trace import record
 from coop.trace.device import Device, known, load
+from coop.trace.fake_rank import FakeRank
+from coop.trace.interconnect import Interconnect
 
 SIMPLE = Device("simple", False, 64, launch=1e-6, bandwidth=1e9, flops={"float32": 1e12, "float16": 4e12})
 
@@ -133,3 +136,41 @@ def test_a_trace_knows_the_link_of_its_device():
     assert load("a100").about["swap_bandwidth"] == [12e9, 12e9]
     assert load("raspberry-pi").about["swap_bandwidth"] == [45.5e6, 24.5e6]  # its card
     assert "swap_bandwidth" not in SIMPLE.about
+
+
+# --- the interconnect --------------------------------------------------------------------------------
+
+
+def test_a_ring_is_as_fast_as_its_slowest_link():
+    joined = Interconnect(100.0, network=10.0, per_node=4)
+    assert joined.seconds(1000, [0, 1, 2, 3]) == 10.0
+    assert joined.seconds(1000, [3, 4]) == 100.0
+    assert Interconnect(100.0, network=1000.0, per_node=4).seconds(1000, [3, 4]) == 10.0
+    assert Interconnect(100.0).seconds(1000, range(64)) == 10.0
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("network = 1e9", "does not say 'bandwidth'"),
+        ("bandwidth = 0", "has bandwidth = 0; it must be a number of bytes/s above 0"),
+        ("bandwidth = 1e9\nper_node = 0.5", "has per_node = 0.5; it must be a number of devices above 0"),
+        ("bandwidth = 1e9\nnvlink = true", "says nvlink, which no interconnect has"),
+    ],
+)
+def test_a_wrong_interconnect_is_told(tmp_path, table, message):
+    file = tmp_path / "mine.toml"
+    known_good = "gpu = true\nalignment = 512\nlaunch = 1e-6\nbandwidth = 1e12\n[flops]\nfloat32 = 1e13\n"
+    file.write_text(f"{known_good}[interconnect]\n{table}\n")
+    with pytest.raises(ValueError, match=message):
+        load(file)
+
+
+def test_a_device_that_does_not_know_its_interconnect_cannot_price_a_collective():
+    with (
+        FakeRank(0, 4),
+        pytest.raises(ValueError, match=r"'simple' does not say how fast ranks exchange bytes.*allreduce_"),
+    ):
+        dist.init_process_group("gloo")
+        x = torch.ones(8)
+        record(lambda: dist.all_reduce(x), warm_up=0, cost=lambda *call: SIMPLE.cost(*call[:5]))

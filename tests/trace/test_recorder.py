@@ -189,6 +189,44 @@ def test_a_resized_result_is_a_fresh_storage():
     assert op(trace, "exp").inputs == (op(trace, "neg").outputs[-1].tensor,)
 
 
+def test_a_storage_that_is_resized_without_an_op_ends_and_begins_anew():
+    kept = torch.ones(8)
+
+    def step():
+        kept.neg()
+        kept.untyped_storage().resize_(0)
+        torch.zeros(2)
+        kept.untyped_storage().resize_(32)
+        kept.fill_(1)
+
+    trace = recorded(step)
+    old, new = (i for i in trace.instructions if isinstance(i, Source))
+    assert (old.kind, old.bytes, old.carries) == ("data", 32, None)
+    assert (new.kind, new.bytes) == ("", 32)
+    assert releases_after(trace, old.tensor) == "aten::neg"
+    assert op(trace, "fill_").inputs == (new.tensor,)
+    assert "resize_" not in vars(torch.UntypedStorage)
+
+
+def test_autograd_functions_find_no_profiler_in_a_recording():
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, *values):
+            return tuple(2 * value for value in values)
+
+        @staticmethod
+        def backward(ctx, *gradients):
+            return tuple(2 * gradient for gradient in gradients)
+
+    values = [torch.ones(4, requires_grad=True) for _ in range(8)]
+
+    def step():
+        assert not torch.autograd._profiler_enabled()
+        sum(Twice.apply(*values)).sum().backward()
+
+    assert len(ops(recorded(step), "mul")) == 16
+
+
 def test_custom_ops_are_not_replayable():
     @torch.library.custom_op("coop_tests::twice", mutates_args=())
     def twice(x: torch.Tensor) -> torch.Tensor:

@@ -2,10 +2,12 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from coop import cli
+from coop.commands.trace import _of_rank
 from coop.trace import Source, read
 from coop.trace.peak import peak_bytes
 
@@ -99,3 +101,10 @@ def test_what_is_wrong_is_told_in_one_sentence(monkeypatch, capsys, tmp_path, ar
 def test_a_place_that_cannot_be_written_to_is_told_at_once(monkeypatch, capsys, tmp_path):
     said = refused(monkeypatch, capsys, "unet", "-o", tmp_path / "missing" / "x.trace")
     assert "there is no folder" in said
+
+
+def test_each_rank_under_torchrun_writes_a_file_of_its_own(monkeypatch):
+    assert _of_rank(Path("out/step.trace")) == Path("out/step.trace")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    assert _of_rank(Path("out/step.trace")) == Path("out/step.rank1.trace")

@@ -4,6 +4,7 @@ Finished points are kept: the same command, run again, plays what is missing and
 anew.
 """
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -25,6 +26,7 @@ from coop.report.points import Point, parse_ratios
 from coop.report.results import Cell, Results
 from coop.report.sweep import Sweep, SweepError
 from coop.report.variants import Variant, ablation_of
+from coop.spread import Cluster, ClusterError
 
 INTERRUPTED = 130
 
@@ -61,6 +63,7 @@ INTERRUPTED = 130
 @click.option(
     "--jobs", default=os.cpu_count() or 1, show_default="one for each core", type=click.IntRange(1), help="Processes."
 )
+@options.on
 @options.steps
 @options.limit
 @click.option("--pictures/--no-pictures", default=True, help="Without them, matplotlib is not needed.")
@@ -75,6 +78,7 @@ def compare(
     ablation: bool,
     lowest: bool,
     jobs: int,
+    address: str | None,
     steps: int,
     limit: float,
     pictures: bool,
@@ -86,7 +90,7 @@ def compare(
     """  # fmt: skip
 
     def work() -> None:
-        with refusing(ValueError, NoPictures, SweepError):
+        with refusing(ValueError, NoPictures, SweepError, ClusterError):
             if pictures:
                 matplotlib()  # better told now than after an hour
             variants = [Variant.parse(text) for text in policies.split(",")]
@@ -100,7 +104,8 @@ def compare(
                 [variant.label for variant in ablation_of(variants[0])] if ablation else [],
                 lowest,
             )
-            _run(results, jobs)
+            with contextlib.nullcontext() if address is None else Cluster(address) as cluster:
+                _run(results, jobs, cluster)
             drawn = draw_all(results, output) if pictures else {}
             settings = f"{steps} step{'s' if steps > 1 else ''}; an overhead of {limit - 1:.0%} counts as thrashing."
             (output / "index.md").write_text(page(results, drawn, settings))
@@ -119,7 +124,7 @@ def _traces(models: str, folder: Path | None, made: Path, device: str) -> dict[s
             _interrupted("while networks were traced; those that are finished are kept")
 
 
-def _run(results: Results, jobs: int) -> None:
+def _run(results: Results, jobs: int, cluster: Cluster | None) -> None:
     wanted = set(results.wanted())
     missing = len(results.sweep.missing(wanted))
     columns = (
@@ -137,7 +142,7 @@ def _run(results: Results, jobs: int) -> None:
             progress.update(bar, advance=1, description=str(point))
 
         try:
-            results.sweep.run(wanted, jobs, tick)
+            results.sweep.run(wanted, jobs, tick, cluster)
         except KeyboardInterrupt:
             progress.stop()
             done = len(wanted) - len(results.sweep.missing(wanted))

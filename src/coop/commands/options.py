@@ -21,3 +21,9 @@ limit = click.option(
     type=click.FloatRange(1.0, min_open=True),
     help="Overhead from which on a run counts as thrashing and is given up.",
 )
+on = click.option(
+    "--on",
+    "address",
+    metavar="ADDRESS",
+    help="Spread the work over a dask cluster: the scheduler's address (tcp://host:8786), or its file (.json).",
+)

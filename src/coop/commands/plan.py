@@ -18,17 +18,27 @@ from rich.table import Table
 from rich.text import Text
 
 from coop.commands import Work, options
+from coop.commands.plan_set import plan_set
 from coop.commands.refusing import refusing
-from coop.plan import PLANNERS, Graph, MissingSolver, Plan, Progress, assign, graph_of, peak_of, solve, write
+from coop.plan import PLANNERS, Graph, MissingSolver, Plan, Progress, graph_of, peak_of, solve, write
+from coop.plan.figures import figures
 from coop.report.canvas import FORMATS, NoPictures, matplotlib
 from coop.report.plan import draw
 from coop.sizes import format_bytes
+from coop.spread import ClusterError
 from coop.trace.formats import read_any
 
 
 @click.command()
-@click.argument("file")
-@options.budget
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option(
+    "--budget",
+    "sizes",
+    required=True,
+    multiple=True,
+    metavar="SIZE",
+    help=f"{options.BUDGET_HELP} Given more than once: a plan for each.",
+)
 @click.option("--planner", default="auto", show_default=True, metavar="NAME", help=f"{', '.join(PLANNERS)}.")
 @click.option(
     "--time-limit",
@@ -38,25 +48,32 @@ from coop.trace.formats import read_any
     type=click.FloatRange(0.0, min_open=True),
     help="Seconds.",
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="The plan as a file, for coop.budget(plan=...).")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="The plan as a file, for coop.budget(plan=...). Of several plans: the folder for them.",
+)
 @click.option("--json", "as_json", is_flag=True, help="The figures as one JSON object.")
 @click.option("--plot", type=click.Path(path_type=Path), help=f"The picture of the plan: .{', .'.join(FORMATS)}.")
+@options.on
 @click.option("--paging", is_flag=True, help="moccasin: values may also be paged to memory beside the budget.")
 @click.option("--device", help="poet: a device with energy and paging, by name or as a TOML file.")
 @click.option("--slowdown", type=click.FloatRange(1.0), help="poet: the run time may grow by this factor.")
 @click.option("--storage", metavar="SIZE", help="poet: bytes that the device can page to.")
 def plan(
-    file: str,
-    size: str,
+    files: tuple[str, ...],
+    sizes: tuple[str, ...],
     planner: str,
     seconds: float,
     output: Path | None,
     as_json: bool,
     plot: Path | None,
+    address: str | None,
     **given: Any,
 ) -> Work:
     """Plan the step recorded in FILE (a trace, an operator log of DTR, or an execution trace of
-    PyTorch) for a budget.
+    PyTorch) for a budget. Several files, or several budgets, give a plan for each.
 
     Which ops are computed again, when, and what is freed: every plan is checked before it is told.
     The duration increase is that of the computation; the bound is what no plan can do without.
@@ -69,6 +86,19 @@ def plan(
             raise click.UsageError(f"--{name} is for the planner {belongs[name]}, not for {planner}")
     if planner not in PLANNERS:
         raise click.UsageError(f"there is no planner {planner!r}; the known ones are {', '.join(PLANNERS)}")
+
+    several = len(files) * len(sizes) > 1
+    if several and plot is not None:
+        raise click.UsageError(f"--plot draws one plan, and {len(files) * len(sizes)} are asked for")
+    if several or address is not None:
+
+        def work_on_set() -> None:
+            with refusing(ValueError, MissingSolver, ClusterError):
+                settings = {"planner": planner, "time_limit": seconds, **own}
+                plan_set([Path(file) for file in files], list(sizes), output, address, as_json, settings)
+
+        return work_on_set
+    (file,), (size,) = files, sizes
 
     def work() -> None:
         with refusing(ValueError, MissingSolver, NoPictures):
@@ -97,17 +127,6 @@ def plan(
                     print(f"written: {path}")
 
     return work
-
-
-def figures(plan: Plan, graph: Graph) -> dict[str, Any]:
-    placed = plan.addresses or assign(plan, patience=0)
-    return plan.to_json() | {
-        "nodes": len(graph.nodes),
-        "unlimited_peak": peak_of(graph),
-        "recomputed": len(plan.sequence()) - len(graph.nodes),
-        "fragmentation": placed.fragmentation,
-        "about": plan.about,
-    }
 
 
 class _Reporting:

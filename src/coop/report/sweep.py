@@ -1,4 +1,5 @@
-"""The sweep: many points, played in parallel processes. Each result is kept as soon as it exists.
+"""The sweep: many points, played in parallel processes or on the workers of a cluster. Each result
+is kept as soon as it exists.
 
 A point with a valid file is not played again: a sweep that was interrupted goes on where it
 stopped. Points come network by network, and a process keeps the network that it played last.
@@ -22,7 +23,9 @@ from coop.report.points import Figures, Point, Stamp
 from coop.report.variants import Variant
 from coop.simulate.checked import player_of
 from coop.simulate.player import THRASH, Player, Simulation
-from coop.trace.formats import read_any
+from coop.spread import Cluster, ClusterError
+from coop.trace.formats import read_any, read_content
+from coop.trace.trace import Trace
 
 Played = Generator[tuple[Point, BaseException | None], None, None]
 """Points that are done, with the error of those that failed."""
@@ -57,12 +60,18 @@ class Sweep:
         open_points = {point for point in wanted if self.read(point) is None}
         return sorted(open_points, key=lambda p: (order[p.network], p.ratio is not None, p.variant, -(p.ratio or 0)))
 
-    def run(self, wanted: Iterable[Point], jobs: int, tick: Callable[[Point], None]) -> None:
-        """Plays the missing points, in `jobs` processes; with one job, in this one. Stops at once
-        if interrupted."""
+    def run(
+        self, wanted: Iterable[Point], jobs: int, tick: Callable[[Point], None], cluster: Cluster | None = None
+    ) -> None:
+        """Plays the missing points, in `jobs` processes; with one job, in this one; with a
+        cluster, there. Stops at once if interrupted."""
         missing = self.missing(wanted)
         failed: list[tuple[Point, BaseException]] = []
-        with contextlib.closing(self._in_turn(missing) if jobs == 1 else self._in_parallel(missing, jobs)) as results:
+        if cluster is not None:
+            played = self._elsewhere(missing, cluster)
+        else:
+            played = self._in_turn(missing) if jobs == 1 else self._in_parallel(missing, jobs)
+        with contextlib.closing(played) as results:
             for point, error in results:
                 tick(point)
                 if error is not None:
@@ -104,21 +113,48 @@ class Sweep:
                 worker.kill()
             pool.shutdown(wait=True)
 
+    def _elsewhere(self, missing: list[Point], cluster: Cluster) -> Played:
+        """Workers get the content of traces, because they may have no files in common with us."""
+        needed = dict.fromkeys(point.network for point in missing)
+        shared = {network: cluster.share(self.traces[network].read_bytes()) for network in needed}
+        arguments = [
+            (shared[p.network], self.stamps[p.network].trace, p, self.steps, self.limit, str(self.traces[p.network]))
+            for p in missing
+        ]
+        try:
+            for number, result in cluster.calls(play_content, arguments):
+                point = missing[number]
+                if not isinstance(result, BaseException):
+                    points.write(point, self.stamps[point.network], result, self.folder)
+                    result = None
+                yield point, result
+        except ClusterError as error:
+            raise SweepError(f"{error}; what is finished is kept, and the same command goes on from there") from None
+
     def _play(self, point: Point) -> None:
-        player = _player(self.traces[point.network])
-        started = time.perf_counter()
-        variant = Variant.parse(point.variant)
-        floor = player.floor(variant.policy, **dict(variant.switches)).bytes
-        if point.ratio is None:
-            figures = lowest(lambda ratio: self._simulate(player, variant, ratio), floor / max(player.peak, 1))
-        else:
-            figures = figures_of(self._simulate(player, variant, point.ratio, events=True))
-        figures |= {"unlimited_peak": player.peak, "floor": floor, "seconds": time.perf_counter() - started}
+        figures = play_point(_player(self.traces[point.network]), point, self.steps, self.limit)
         points.write(point, self.stamps[point.network], figures, self.folder)
 
-    def _simulate(self, player: Player, variant: Variant, ratio: float, events: bool = False) -> Simulation:
-        switches = dict(variant.switches)
-        return player.play(ratio, variant.policy, steps=self.steps, limit=self.limit, events=events, **switches)
+
+def play_point(player: Player, point: Point, steps: int, limit: float) -> Figures:
+    started = time.perf_counter()
+    variant = Variant.parse(point.variant)
+    switches = dict(variant.switches)
+    floor = player.floor(variant.policy, **switches).bytes
+
+    def simulate(ratio: float, events: bool = False) -> Simulation:
+        return player.play(ratio, variant.policy, steps=steps, limit=limit, events=events, **switches)
+
+    if point.ratio is None:
+        figures = lowest(simulate, floor / max(player.peak, 1))
+    else:
+        figures = figures_of(simulate(point.ratio, events=True))
+    return figures | {"unlimited_peak": player.peak, "floor": floor, "seconds": time.perf_counter() - started}
+
+
+def play_content(content: bytes, digest: str, point: Point, steps: int, limit: float, name: str) -> Figures:
+    """Plays a point of a trace that is given as the content of its file."""
+    return play_point(_players.of(digest, lambda: read_content(content, name)), point, steps, limit)
 
 
 def figures_of(result: Simulation) -> Figures:
@@ -157,16 +193,24 @@ def lowest(play: Callable[[float], Simulation], floor: float) -> Figures:
     return {"status": status, "lowest": good if good <= 1.0 else None, "tried": sorted(tried.items())}
 
 
-_kept: tuple[Path, Player] | None = None
+class _Players(threading.local):
+    """The player that each thread used last."""
+
+    def __init__(self) -> None:
+        self.kept: tuple[object, Player] | None = None
+
+    def of(self, key: object, read: Callable[[], Trace]) -> Player:
+        if self.kept is None or self.kept[0] != key:
+            self.kept = None  # free it first: two large ones may not fit in memory
+            self.kept = key, player_of(read())
+        return self.kept[1]
+
+
+_players = _Players()
 
 
 def _player(trace: Path) -> Player:
-    """The player of that trace. The last one is kept."""
-    global _kept
-    if _kept is None or _kept[0] != trace:
-        _kept = None  # free it first: two large ones may not fit in memory
-        _kept = trace, player_of(read_any(trace))
-    return _kept[1]
+    return _players.of(trace, lambda: read_any(trace))
 
 
 @contextlib.contextmanager

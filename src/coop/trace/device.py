@@ -4,11 +4,13 @@ The cost of an op is a roofline: the time to launch it, plus the longer of compu
 moving its bytes. FLOPs come from `torch.utils.flop_counter`; ops that it does not know only move
 bytes. Caches, overlap and preferred shapes of kernels are left out. The figures are in TOML files:
 `devices/` has some, and users may write their own. Files with `watts` and a table `[paging]` also
-serve the planner poet, which saves energy. `link`, or paging, is where storages swap to.
+serve the planner poet, which saves energy. `link`, or paging, is where storages swap to. A table
+`[interconnect]` says how fast ranks exchange bytes: a collective costs its launch and the time of
+what it sends (collectives.py).
 """
 
 import tomllib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -18,8 +20,11 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
+from coop.trace import collectives
 from coop.trace.content import is_rate, is_whole
+from coop.trace.interconnect import Interconnect
 from coop.trace.paging import Paging
+from coop.trace.tensors import tensors_in
 from coop.trace.trace import is_alignment
 
 _PARTLY_READ = {"embedding", "index", "index_select", "gather", "nll_loss_forward", "nll_loss2d_forward"}
@@ -46,6 +51,8 @@ class Device:
     """Its storage, for what does not fit in memory. None: it has none, or it is not known."""
     link: float | None = None
     """Bytes per second to the memory of its host, and the same back. None: it has no host."""
+    interconnect: Interconnect | None = None
+    """What joins it to other devices. None: nothing, or it is not known."""
 
     @property
     def about(self) -> dict[str, Any]:
@@ -62,6 +69,8 @@ class Device:
         name = op.overloadpacket.__name__
         if view or name in _UNSET:
             return 0
+        if collectives.is_collective(op._schema.name):
+            return self._cost_of_collective(op._schema, args, result)
         inputs, outputs = list(tensors_in((args, kwargs))), list(tensors_in(result))
         moved = [_bytes(tensor) for tensor in inputs]
         written = sum(map(_bytes, outputs))
@@ -70,6 +79,19 @@ class Device:
         flops = _flops(op.overloadpacket, args, kwargs, result)
         seconds = self.launch + max(flops / self._rate(inputs), (sum(moved) + written) / self.bandwidth)
         return round(1e9 * seconds)
+
+    def _cost_of_collective(self, schema: Any, args: Sequence[Any], result: Any) -> int:
+        if schema.name in collectives.WAITING:
+            return 0
+        sent = collectives.traffic(schema, args, result)
+        if not sent:
+            return round(1e9 * self.launch)
+        if self.interconnect is None:
+            raise ValueError(
+                f"the device {self.name!r} does not say how fast ranks exchange bytes, and the step calls {schema.name}. "
+                "Tip: a table [interconnect] with bandwidth, in a file of your own"
+            )
+        return round(1e9 * (self.launch + self.interconnect.seconds(sent, collectives.ranks_of(schema, args))))
 
     def _rate(self, inputs: list[Tensor]) -> float:
         dtype = next((tensor.dtype for tensor in inputs if tensor.dtype.is_floating_point), torch.float32)
@@ -95,16 +117,6 @@ def load(device: str | Path) -> Device:
         raise ValueError(f"cannot read the device {str(path)!r}: {error.strerror}") from error
     except UnicodeDecodeError:
         raise ValueError(f"the device {str(path)!r} is not a text file") from None
-
-
-def tensors_in(things: Any) -> Iterable[Tensor]:
-    if isinstance(things, Tensor):
-        yield things
-    elif isinstance(things, list | tuple):
-        for thing in things:
-            yield from tensors_in(thing)
-    elif isinstance(things, dict):
-        yield from tensors_in(tuple(things.values()))
 
 
 def _flops(op: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> int:
@@ -156,7 +168,8 @@ def _parse(name: str, where: str, text: str) -> Device:
     rates = table("flops", "a table of FLOP/s, one for each dtype")
     flops = {dtype: number(dtype, rates, "FLOP/s") for dtype in {**rates, "float32": 0}}
     alignment = value("alignment", content, is_alignment, "a number of bytes above 0, a power of two up to 2**30")
-    known_only(content, {"gpu", "alignment", "launch", "bandwidth", "flops", "watts", "paging", "link"}, "device")
+    keys = {"gpu", "alignment", "launch", "bandwidth", "flops", "watts", "paging", "link", "interconnect"}
+    known_only(content, keys, "device")
     paging = None
     if "paging" in content:
         described = table("paging", "a table")
@@ -174,6 +187,17 @@ def _parse(name: str, where: str, text: str) -> Device:
             if "capacity" in described
             else None,
         )
+    interconnect = None
+    if "interconnect" in content:
+        described = table("interconnect", "a table")
+        known_only(described, {"bandwidth", "network", "per_node"}, "interconnect")
+        interconnect = Interconnect(
+            number("bandwidth", described, "bytes/s"),
+            number("network", described, "bytes/s") if "network" in described else None,
+            value("per_node", described, lambda found: is_whole(found, 1), "a number of devices above 0")
+            if "per_node" in described
+            else None,
+        )
     return Device(
         name,
         value("gpu", content, lambda found: isinstance(found, bool), "true or false"),
@@ -184,4 +208,5 @@ def _parse(name: str, where: str, text: str) -> Device:
         number("watts", content, "watts") if "watts" in content else None,
         paging,
         number("link", content, "bytes/s") if "link" in content else None,
+        interconnect,
     )

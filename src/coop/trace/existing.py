@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from coop.trace.device import tensors_in
+from coop.trace.tensors import plain, tensors_in
 
 
 class Existing:
@@ -63,7 +63,7 @@ class Existing:
 
     def _note(self, tensors: list[Tensor], kind: str) -> list[int]:
         addresses = []
-        for tensor in tensors:
+        for tensor in chain.from_iterable(map(plain, tensors)):
             try:
                 storage = tensor.untyped_storage()
             except (NotImplementedError, RuntimeError):  # sparse, or a wrapper around something else

@@ -2,6 +2,7 @@
 tells the kind."""
 
 import re
+import tempfile
 from pathlib import Path
 
 from coop.event_file import is_event_file
@@ -26,6 +27,17 @@ def read_any(path: str | Path) -> Trace:
     if not compressed or b'"INSTRUCTION"' in start:
         return dtr_log.read(path)
     return read(path)
+
+
+def read_content(file: bytes, name: str) -> Trace:
+    """Like `read_any`, of a file that lies elsewhere. `name` is its name in messages."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / Path(name).name
+        path.write_bytes(file)
+        try:
+            return read_any(path)
+        except TraceError as error:
+            raise TraceError(str(error).replace(str(path), name)) from None
 
 
 def is_execution_trace(path: str | Path) -> bool:

@@ -13,6 +13,11 @@ The recorded ops differ from the called ones in three ways.
    must not update them, and its result does not depend on them.
 3. Ops that only ask for a shape (`zeros_like`) have no inputs, because they need no bytes.
 
+Tensors that wrap others (DTensor) run their own ops on what they wrap, and those are recorded. So
+are the ops that FSDP's copies are made of, because a live program shows them as well. A
+storage that is resized without an op, as FSDP does with gathered parameters, ends, and begins anew
+as a source of the new size. Collectives are ops that cannot be run again; see collectives.py.
+
 Scratch is the most that a kernel has allocated at once, minus its results. Not seen: what
 libraries allocate without PyTorch, and tensors that other threads manage. Sparse tensors have no
 storage and are left out.
@@ -27,11 +32,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 
 from coop import _C
-from coop.trace.device import tensors_in
+from coop.trace.collectives import WAITING, composed_of, written_by
 from coop.trace.existing import Existing
+from coop.trace.resizes import Resizes
+from coop.trace.tensors import tensors_in
 from coop.trace.trace import FRESH, Instruction, Op, Output, Release, Source
 
 Cost = Callable[[Any, tuple[Any, ...], dict[str, Any], Any, bool, int], int]
@@ -63,7 +70,8 @@ class Schema:
         self.in_doubt = self.replayable and _C.same_again_in_doubt(self.name)  # it may give other bits the next time
         self.shape_only = self.replayable and base in _SHAPE_ONLY
         self.names = [argument.name for argument in schema.arguments]
-        self.written = {a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write}
+        self.written = written_by(schema)
+        self.waits = schema.name in WAITING
         self.batch_norm = self.replayable and base in _BATCH_NORMS and STATISTICS[0] in self.names
         self.training = next((name for name in ("training", "train") if name in self.names), None)
 
@@ -150,24 +158,35 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._next = 0
         self._updates = updates
         self._tally = _C.Tally()
+        self._resizes = Resizes(self._resized)
 
     def __enter__(self) -> "Recorder":
         self.existing.find()
         for storage, kind in self.existing.take():
             self.adopted[storage._cdata] = self._adopt(storage, kind).current
         self._tally.listen()
+        self._resizes.__enter__()
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._resizes.__exit__()
         self._tally.stop()
         for stored in self.storages.values():
             stored.watch = None
             stored.held = dict.fromkeys(stored.held)  # drops the weak references, not the numbers
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(map(is_traceable_wrapper_subclass_type, types)):
+            return NotImplemented  # the wrapper runs its own ops, and they come here
         kwargs = kwargs or {}
+        if (composed := composed_of(op)) is not None:
+            super().__enter__()  # type: ignore[no-untyped-call]
+            try:
+                return composed(*args, **kwargs)
+            finally:
+                super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
         self._tally.begin()
         begin = time.perf_counter_ns()
         result = op(*args, **kwargs)
@@ -204,7 +223,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if call.outputs or not any(True for _ in tensors_in(result)):
             fresh = any(output.alias == FRESH for output in call.outputs)
             view = bool(call.outputs) and not fresh and not call.writes
-            cost = self._cost(op, args, kwargs, result, view, nanoseconds)
+            cost = 0 if schema.waits else self._cost(op, args, kwargs, result, view, nanoseconds)
             scratch = max(most - sum(output.bytes for output in call.outputs), 0)
             again = schema.replayable and not (schema.in_doubt and not torch.are_deterministic_algorithms_enabled())
             self._add(schema.name, call, cost, scratch, again)
@@ -298,6 +317,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         for tensor in list(stored.held):
             self._release(stored, tensor)
+
+    def _resized(self, storage: Any) -> None:
+        """What it held is gone; what it will hold comes from no op that is known."""
+        stored = self.storages.get(storage._cdata)
+        if stored is not None and stored.bytes == storage.nbytes():
+            return
+        self._die(storage._cdata)
+        if storage.nbytes():
+            self._adopt(storage, "")
 
     def _forget(self, stored: Stored, tensor: int, geometry: Any) -> None:
         """A view is gone. Its storage may live on."""

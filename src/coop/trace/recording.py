@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+import torch.distributed
 
 from coop import _C
 from coop.trace.recorder import Cost, Recorder, Updates, held_at_end, measured
@@ -75,7 +76,16 @@ def assemble(
         if source.tensor in carries:
             successor = numbers[carries[source.tensor]]
             instructions[position] = replace(source, tensor=numbers[source.tensor], carries=successor)
-    return Trace(_accumulated_in_place(instructions), name, device, {"torch": torch.__version__, **(about or {})})
+    facts = {"torch": torch.__version__, **_rank(), **(about or {})}
+    return Trace(_accumulated_in_place(instructions), name, device, facts)
+
+
+def _rank() -> dict[str, int]:
+    """Whose step it is, if there are several ranks."""
+    group = torch.distributed
+    if not group.is_available() or not group.is_initialized():
+        return {}
+    return {"rank": group.get_rank(), "world_size": group.get_world_size()}
 
 
 def _costs(recorder: Recorder, before: Recorder | None) -> list[int]:

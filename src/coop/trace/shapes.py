@@ -8,12 +8,11 @@ mask of bytes.
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch._subclasses import FakeTensorMode
-from torch.overrides import TorchFunctionMode
 
 from coop.models import Network
 from coop.trace.device import Device
+from coop.trace.fused import FusedDropout
 from coop.trace.recording import record
 from coop.trace.trace import Trace
 
@@ -23,7 +22,7 @@ def shape_trace(
 ) -> Trace:
     """The trace of one training step. `progress` is called with messages."""
     batch = network.batch_size if batch is None else batch
-    with FakeTensorMode(), _FusedDropout(device.gpu):
+    with FakeTensorMode(), FusedDropout(device.gpu):
         progress(f"building {network.name}")
         model = network.build()
         optimizer = network.optimizer(model.parameters())
@@ -42,20 +41,3 @@ def shape_trace(
         trace = record(step, name=network.name, cost=cost, device=device.name)
     trace.about |= {"batch": batch} | device.about
     return trace
-
-
-class _FusedDropout(TorchFunctionMode):
-    def __init__(self, active: bool) -> None:
-        super().__init__()
-        self._active = active
-
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if self._active and function is torch.nn.functional.dropout:
-            return self._dropout(*args, **(kwargs or {}))
-        return function(*args, **(kwargs or {}))
-
-    @staticmethod
-    def _dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
-        if not training or p == 0:
-            return input
-        return torch.native_dropout(input, p, True)[0]

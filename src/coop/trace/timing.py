@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any
 
 from coop import _C
+from coop.trace.collectives import is_collective
 from coop.trace.trace import Op
 
 STEPS = 3
@@ -36,12 +37,12 @@ def in_arena(step: Callable[[], Any], ops: Sequence[Op], costs: Sequence[int]) -
 
 
 def _matched(ops: Sequence[Op], ran: Sequence[tuple[str, float]]) -> list[tuple[int, float]]:
-    """Matches recorded ops with those that ran, in order. Views are not timed, and an in-place op
-    may be recorded as another."""
+    """Matches recorded ops with those that ran, in order. Views and collectives are not timed, and
+    an in-place op may be recorded as another."""
     found = []
     at = 0
     for number, op in enumerate(ops):
-        if op.cost == 0:
+        if op.cost == 0 or is_collective(op.name):
             continue
         name = _base(op.name)
         for ahead, (other, seconds) in enumerate(islice(ran, at, at + _FAR)):

@@ -24,7 +24,8 @@ from torch import fx
 
 from coop.plan.model.graph import Graph, Node, Value
 from coop.plan.model.schedule import profile
-from coop.trace.device import load, tensors_in
+from coop.trace.device import load
+from coop.trace.tensors import tensors_in
 
 
 class Joint:
