@@ -1,4 +1,4 @@
-// One class, the way of one op, in the order in which it goes: longer than a file should be, but it is read in one go.
+// The steps of one op, in order. One class, so that it reads from top to bottom; it is long for that reason.
 #include "torch/hooked_op.h"
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -50,7 +50,7 @@ struct Workspace {
   std::vector<c10::StorageImpl*> impls;       // of the operands
   std::vector<Storage*> recomputable_leaves;  // of the operands: leaves are sources
   std::vector<Storage*> outputs;
-  std::vector<Storage*> made;  // all results of its own, recorded or not: a plan wants to know
+  std::vector<Storage*> made;  // all results of its own, recorded or not, for a plan
   std::vector<ReturnPlace> places;
   torch::jit::Stack late;  // arguments of an op that will be written down after it has run
 };
@@ -201,7 +201,7 @@ class HookedOp {
         recorder_.write_down(call_, target, trains(), stack_);
       }
     }
-    // What goes soon lies at the high end: gradients on their way, and what is cheap to bring back.
+    // Short-lived results go to the high end: gradients inside a backward pass, and what is cheap to bring back.
     engine_.expect(backward ? Side::high : info_.factory ? Side::low : engine_.side_of(info_.density));
   }
   bool trains() const { return info_.batch_norm && !call_.updated().empty(); }
@@ -402,7 +402,7 @@ class HookedOp {
     leave();
   }
 
-  // Results become storages. Returns the bytes of all of them, and so many more.
+  // Results become storages. Returns their bytes plus `all`.
   Bytes bind_results(Bytes all) {
     bool exotic_result = false;
     CompositeCall* const composite = CompositeCall::current();
@@ -467,7 +467,7 @@ class HookedOp {
   torch::jit::Stack& late_;
   std::unique_ptr<RandomState> random_;
   Bytes largest_ = 0;    // of the operands
-  bool exotic_ = false;  // an operand is none that we can see into
+  bool exotic_ = false;  // an operand is not a plain strided CPU tensor
   bool shared_ = false;  // others may write to one
   bool grows_ = false;   // writes into an empty tensor, which will get memory it has not now
   bool record_ = false;

@@ -24,7 +24,7 @@ class InFlight {
  public:
   // The op has returned. Its operands, which are entered, stay in place until its Work is done. No Work: it is done.
   void add(Engine& engine, const OpInfo& info, const torch::jit::Stack& stack, std::span<Storage* const> operands);
-  // Ends what is done. To be called often: nobody tells when a Work is.
+  // Releases the operands of what is done. To be called often: there is no notification.
   void settle(Engine& engine) {
     if (!messages_.empty()) settle_slow(engine);
   }
@@ -34,7 +34,7 @@ class InFlight {
   bool empty() const { return messages_.empty(); }
 
  private:
-  // Nobody waits for a Work that nobody refers to: then it is done, too.
+  // A Work without references counts as done.
   struct Message {
     c10::weak_intrusive_ptr<c10d::Work> work;
     std::vector<Storage*> storages;

@@ -59,7 +59,7 @@ constexpr Name kAccumulates[] = {"detach", "clone", "add", "add_", "copy_", "new
 // Write to running statistics, whether their schema says so or not, if they train: see training_argument.
 constexpr Name kBatchNorm[] = {"native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update",
                                "batch_norm_update_stats"};
-// Write to an argument, which their schema does not say.
+// Write to an argument, although the schema does not declare it.
 constexpr struct {
   Name op;
   const char* argument;

@@ -12,7 +12,7 @@ namespace coop {
 
 namespace {
 
-// That nobody uses: of the machine, or of the container if that has less. 0: the system does not say.
+// Free memory of the machine or of the container, the smaller one. 0: not known.
 Bytes spare_memory() {
   Bytes spare = 0;
   std::ifstream machine("/proc/meminfo");

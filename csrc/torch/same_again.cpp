@@ -91,7 +91,7 @@ bool SameAgain::holds_in_doubt(const torch::jit::Stack& stack) const {
   const bool adds = adds_ || (accumulate_ >= 0 && at(stack, accumulate_).toBool());
   if (adds && self.scalar_type() != at::kFloat) return true;
   if (!adds && alerts_) return false;
-  if (!adds && values.numel() == 1) return true;  // whoever comes last writes the same
+  if (!adds && values.numel() == 1) return true;  // all threads write the same value
   const c10::IValue& places = at(stack, places_);
   const Places named = places.isList() ? named_by(self, places.toListRef()) : Places{values.numel(), false};
   return named.distinct || named.count < at::internal::GRAIN_SIZE;

@@ -3,7 +3,7 @@
 // Most do, in the same settings. On the CPU these do not:
 // - ops that write, or add float32 with atomics, to places that indices name: on several threads, in any order. Deterministic
 //   mode makes them serial, and so does a small number of elements;
-// - ops that unpool to indices that may meet: PyTorch warns of them itself;
+// - ops that unpool to indices that may collide: PyTorch warns of them itself;
 // - least squares by pivoting: LAPACK reads pivots that nothing has set.
 // tests/opinfo derives this list: from PyTorch's own alerts, and by running every operator again on two threads.
 #pragma once
@@ -36,7 +36,7 @@ class SameAgain {
   Kind kind_ = Kind::always;
   std::size_t arguments_ = 0;
   bool adds_ = false;                                              // whatever its arguments say
-  bool alerts_ = false;                                            // PyTorch says so itself, unless it adds
+  bool alerts_ = false;                                            // PyTorch alerts, unless it accumulates
   int places_ = -1, values_ = -1, accumulate_ = -1, driver_ = -1;  // arguments
 };
 

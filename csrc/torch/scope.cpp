@@ -131,11 +131,11 @@ void Scope::drop_if_done(Scope* scope) {
     const std::lock_guard<std::mutex> lock(scopes_mutex);
     const auto found = std::find(scopes().begin(), scopes().end(), scope);
     if (found == scopes().end() || !scope->closed_ || scope->guests_ || !scope->engine_->empty()) return;
-    if (uses_.load()) {  // whoever begins to use one now finds no closed one
+    if (uses_.load()) {  // a new Use does not find a closed scope
       drop_later_ = true;
       return;
     }
-    scopes().erase(found);  // whoever does this deletes it
+    scopes().erase(found);  // the thread that erases it deletes it
   }
   delete scope;
 }

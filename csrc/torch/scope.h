@@ -2,7 +2,7 @@
 //
 // Owns the arena's memory and ties engine storages to c10::StorageImpl objects. A managed StorageImpl's DataPtr has the
 // engine's storage as its context and release_storage as its deleter, so the way from a tensor to its storage is two
-// loads, and death is told by torch itself, evicted or not. While evicted its pointer is null and any access throws.
+// loads, and torch calls the deleter when it dies, evicted or not. While evicted its pointer is null and any access throws.
 #pragma once
 
 #include <c10/core/StorageImpl.h>
@@ -76,7 +76,7 @@ class Scope final : public Driver {
   static bool watched(const Storage& storage) { return storage.held && !storage.claims.exposed && !storage.borrowers; }
   static void ignore_pointer(c10::StorageImpl* impl);
 
-  // The open scope, for a thread that is not in its turn: it may be closed at any time, but does not go away meanwhile.
+  // The open scope, for a thread without the turn: it may be closed at any time, but is not deleted meanwhile.
   class Use {
    public:
     Use() : scope_((uses_.fetch_add(1), active_.load())) {}
@@ -155,7 +155,7 @@ class Scope final : public Driver {
 
   // Whose memory is it? Any scope's, closed ones included.
   static Scope* owner_of(const void* address);
-  // A closed scope of which nothing is left goes away.
+  // Deletes a closed scope if none of its blocks is in use.
   static void drop_if_done(Scope* scope);
 
   // Around a fork, in the turn of the thread that forks: the child finds no lock held, and no transfer under way, by threads

@@ -1,5 +1,5 @@
 // The tally listens where PyTorch's memory profiler does: its CPU allocator reports to it, on this thread and on those that
-// work for it. Whoever looks there finds a profiler, and some look: autograd functions ask for its settings. So it is one,
+// work for it. Others expect a profiler there, and some use it: autograd functions ask for its settings. So it is one,
 // which is disabled.
 #include "torch/tally.h"
 

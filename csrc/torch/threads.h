@@ -1,5 +1,5 @@
-// How many threads the kernels of this thread use. PyTorch's own count is no answer: whoever asks for it on a new thread sets it,
-// and until then products of matrices run with as many threads as MKL likes.
+// How many threads the kernels of this thread use. Do not ask PyTorch: the first question on a new thread sets the count.
+// Until then MKL chooses the number of threads of matrix products.
 #pragma once
 
 namespace coop {
@@ -9,7 +9,7 @@ struct Threads {
   int mkl = 1;
 
   static Threads now();
-  // OpenMP's alone, which is quick to ask for. Whoever sets PyTorch's number sets both.
+  // OpenMP's alone, which is quick to ask for. Setting PyTorch's number sets both.
   static int of_openmp();
   void apply() const;
   // PyTorch sets a thread's counts when the first of its kernels asks for them, once. A kernel that runs again must not be

@@ -20,7 +20,7 @@ c10::DispatchKeySet seen_keys();
 // Locks without keeping others from the GIL meanwhile.
 void lock_without_gil(std::recursive_mutex& mutex);
 
-// Managed threads take turns, one op at a time: a replay borrows the global random state. Whoever runs an op, brings a
+// Managed threads take turns, one op at a time: a replay borrows the global random state. A thread that runs an op, brings a
 // storage back or ends the scope does so while no other thread does.
 class Turn {
  public:

@@ -79,7 +79,7 @@ def _made(state: Mapping[str, Any] | None) -> list[torch.Tensor]:
 def _is_there_for_good(tensor: torch.Tensor) -> bool:
     """Whether the tensor is a source or outside the arena. Zeros that will become a moment are
     neither: they can be recomputed, and take no room until they are written."""
-    return _C.state(tensor) not in ("resident", "evicted")
+    return _C.state(tensor) not in ("resident", "evicted", "swapped")
 
 
 def _together(group: Mapping[str, Any], sizes: list[int], states: int, swaps: bool) -> int:
