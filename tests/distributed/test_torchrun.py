@@ -4,6 +4,7 @@ import json
 import re
 import socket
 import sys
+import time
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,13 @@ import pytest
 
 import coop
 from command import refused
-from coop import commands
+from coop import cli, commands
 from coop.commands.closing import MEASURED, ClosingReport
 from coop.distributed.budgets import budget_of
 from coop.distributed.place import Place, place_in_environment, place_now
 from coop.event_file import EventWriter
 from coop.policies import options_for
-from distributed.torchrun import Ended, by_hand, coop_run, torchrun
+from distributed.torchrun import Ended, by_hand, coop_run, started, torchrun
 
 SCRIPTS = Path(__file__).with_name("scripts")
 TRAIN = str(SCRIPTS / "train.py")
@@ -113,6 +114,14 @@ def test_an_environment_that_makes_no_sense_is_refused_in_one_sentence(monkeypat
     for name, value in (RANK | change).items():
         monkeypatch.setenv(name, value)
     assert place_now() is None  # an error that is on its way is not replaced
+
+
+def test_a_rank_follows_its_own_plan_if_there_is_one(tmp_path):
+    plan = str(tmp_path / "step.plan")
+    (tmp_path / "step.rank1.plan").write_text("")
+    assert cli._plan_of(FIRST, plan) == plan
+    assert cli._plan_of(SECOND, plan) == str(tmp_path / "step.rank1.plan")
+    assert cli._plan_of(FIRST, None) is None
 
 
 def test_what_all_ranks_would_say_is_said_once(monkeypatch, capsys, tmp_path):
@@ -358,3 +367,17 @@ def test_ranks_without_a_launcher_report_through_their_group_or_each_for_itself(
     (tmp_path / "alone.py").write_text("import torch; torch.ones(1000)")
     for rank, ended in enumerate(by_hand(tmp_path, "-m", "coop", "run", "--measure", "alone.py", port=port)):
         assert ended.code == 0 and f"coop, rank {rank} of 2 on {socket.gethostname()}" in ended.err, ended
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_ended_while_it_waits_leaves_its_figures(tmp_path):
+    """Rank 0 waits for rank 1, in C++. SIGTERM to torchrun goes to both."""
+    with started(tmp_path, "-m", "coop", "run", "--budget", "14MiB", TRAIN, "--wait") as process:
+        assert process.stdout.readline() == "waiting\n"
+        time.sleep(0.5)
+        process.terminate()
+        begin = time.monotonic()
+        _, err = process.communicate(timeout=60)
+    assert time.monotonic() - begin < LIMIT, err
+    assert err.count("coop, 2 ranks") == 1 and "no figures" not in err, err
+    assert re.search(r"budget +│ 14.00 MiB +│ the same on all ranks ", err), err

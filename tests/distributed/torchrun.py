@@ -23,23 +23,33 @@ class Ended:
         return f"code {self.code} at {self.at}\n{self.out[-2000:]}\n{self.err[-6000:]}"
 
 
-def torchrun(folder: Path, *arguments: str, ranks: int = 2, options: Sequence[str] = ()) -> Ended:
-    """`torchrun OPTIONS ARGUMENTS` in this folder."""
+def started(folder: Path, *arguments: str, ranks: int = 2) -> "subprocess.Popen[str]":
+    """`torchrun ARGUMENTS` in this folder."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    done = subprocess.run(
-        [*launcher, *options, *arguments],
+    return subprocess.Popen(
+        [*launcher, *arguments],
         cwd=folder,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=LIMIT,
     )
-    return Ended(done.returncode, done.stdout, done.stderr, datetime.now())
+
+
+def torchrun(folder: Path, *arguments: str, ranks: int = 2) -> Ended:
+    """The same, to its end."""
+    with started(folder, *arguments, ranks=ranks) as process:
+        try:
+            out, err = process.communicate(timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            process.terminate()  # which ends its ranks, too
+            raise
+    return Ended(process.returncode, out, err, datetime.now())
 
 
 def coop_run(folder: Path, *arguments: str, options: Sequence[str] = ()) -> Ended:
     """`torchrun OPTIONS -m coop run ARGUMENTS` in this folder, with two ranks."""
-    return torchrun(folder, "-m", "coop", "run", *arguments, options=options)
+    return torchrun(folder, *options, "-m", "coop", "run", *arguments)
 
 
 def by_hand(folder: Path, *arguments: str, port: int, ranks: int = 2) -> list[Ended]:
