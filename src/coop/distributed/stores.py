@@ -1,5 +1,6 @@
 """Stores of torch.distributed: small values by name that all ranks can see."""
 
+import os
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -25,9 +26,11 @@ def until(seconds: float, true: Callable[[], bool]) -> bool:
 
 
 def programs_store(prefix: str) -> "Store":
-    """The default process group's, with names that begin with `prefix`."""
+    """The default process group's, with names that begin with `prefix`. When torchrun starts a
+    program again, it may give it the same store: names of the attempt before must not be found."""
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     store = dist.distributed_c10d._get_default_store()
-    return torch._C._distributed_c10d.PrefixStore(prefix, store)
+    return torch._C._distributed_c10d.PrefixStore(f"{prefix}/attempt {attempt}", store)
 
 
 def store_at(host: str, port: int, prefix: str, timeout: timedelta) -> "Store":
