@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "python/engine_bindings.h"
+#include "python/termination.h"
 #include "tiers/host_tier.h"
 #include "tiers/page_file.h"
 #include "torch/allocator.h"
@@ -14,6 +15,7 @@
 #include "torch/composite.h"
 #include "torch/held.h"
 #include "torch/out_of_budget.h"
+#include "torch/out_of_step.h"
 #include "torch/scope.h"
 #include "torch/tally.h"
 #include "torch/turn.h"
@@ -147,6 +149,8 @@ PYBIND11_MODULE(_C, module) {
   bind_tally(module);
   bind_buckets(module);
   bind_held(module);
+  bind_out_of_step(module);
+  bind_termination(module);
   bind_plan_search(module);
   module.def("set_exception", [](py::object type) { out_of_budget = type.release().ptr(); });
   module.def("open", [](const Options& options, bool events) {
@@ -176,8 +180,8 @@ PYBIND11_MODULE(_C, module) {
     without_gil([&] { engine.follow(std::move(plan)); });
   });
   module.def("swap_to_host", [](Bytes limit) { open_scope().swap_to(std::make_unique<HostTier>(limit)); });
-  module.def("swap_to_file", [](std::string folder, Bytes limit, bool now) {
-    auto file = std::make_unique<PageFile>(std::move(folder), limit);
+  module.def("swap_to_file", [](std::string folder, Bytes limit, bool now, std::string name) {
+    auto file = std::make_unique<PageFile>(std::move(folder), limit, std::move(name));
     if (now && !file->open()) throw std::system_error(errno, std::generic_category());
     open_scope().swap_to(std::move(file));
   });

@@ -22,7 +22,7 @@ bool PageFile::open() {
 bool PageFile::open_unlocked() {
   if (broken_) errno = broken_;
   if (file_ >= 0 || broken_) return file_ >= 0;
-  std::string path = folder_ + "/coop-pages-XXXXXX";
+  std::string path = folder_ + "/" + name_ + "-XXXXXX";
   file_ = mkostemp(path.data(), O_CLOEXEC);
   if (file_ >= 0) {
     unlink(path.c_str());

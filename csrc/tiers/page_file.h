@@ -17,8 +17,9 @@ namespace coop {
 class PageFile final : public Tier {
  public:
   // The file is made in this folder when the first page is written. `limit`: bytes that it may grow
-  // to; 0: no limit.
-  explicit PageFile(std::string folder, Bytes limit = 0) : folder_(std::move(folder)), limit_(limit) {}
+  // to; 0: no limit. `name`: what its name begins with.
+  explicit PageFile(std::string folder, Bytes limit = 0, std::string name = "coop-pages")
+      : folder_(std::move(folder)), name_(std::move(name)), limit_(limit) {}
   ~PageFile() override;
   PageFile(const PageFile&) = delete;
   PageFile& operator=(const PageFile&) = delete;
@@ -43,7 +44,7 @@ class PageFile final : public Tier {
   void put(std::uint32_t& list, std::uint32_t number);
   std::uint32_t take(std::uint32_t& list);
 
-  const std::string folder_;
+  const std::string folder_, name_;
   const Bytes limit_;
   int file_ = -1;
   int owner_ = 0;   // the process that made the file: a forked one must not write to it

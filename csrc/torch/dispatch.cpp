@@ -12,7 +12,9 @@
 
 #include "torch/allocator.h"
 #include "torch/hooked_op.h"
+#include "torch/in_flight.h"
 #include "torch/out_of_budget.h"
+#include "torch/out_of_step.h"
 #include "torch/scope.h"
 #include "torch/turn.h"
 
@@ -103,6 +105,9 @@ void run_reshape(Scope& scope, const OpInfo& info, c10::DispatchKeySet below, to
 void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const c10::DispatchKeySet below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::Fake);
   OpInfo& info = OpInfo::of(op);
+  if (info.collective && Scope::active() && !inside_op() && !InsideCollective::here()) {
+    OutOfStep::before_collective(info.name);
+  }
   if (inside_op() || info.kind == OpInfo::Kind::pass || !Scope::active()) {
     op.redispatchBoxed(below, stack);
     return;

@@ -9,7 +9,7 @@
 `budget` opens a scope in which every tensor byte lies in one arena of the size you name. `measure`
 opens one without a limit and tells what the same program needs. `record` gives a trace of one
 step, and `plan` decides in advance what to recompute in it. `OutOfBudget` is raised when even
-eviction cannot make room.
+eviction cannot make room; `agree` lets all ranks of a distributed program raise it together.
 """
 
 from coop._version import __version__, check_torch
@@ -18,6 +18,7 @@ check_torch()
 
 from coop import plan  # noqa: E402  the check comes first
 from coop.budget import Memory, budget, measure  # noqa: E402
+from coop.distributed.agreement import agree  # noqa: E402
 from coop.errors import OutOfBudget  # noqa: E402
 from coop.event_file import EventFile  # noqa: E402
 from coop.events import Event, Stats  # noqa: E402
@@ -35,6 +36,7 @@ __all__ = [
     "OutOfBudget",
     "Stats",
     "__version__",
+    "agree",
     "budget",
     "measure",
     "parse_bytes",

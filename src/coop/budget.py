@@ -4,8 +4,6 @@ One scope is open at a time, on the thread that opened it. Threads that are star
 part; see boundary.py for what happens where tensors meet the world outside of PyTorch's operators.
 """
 
-import contextlib
-import os
 import sys
 import tempfile
 import threading
@@ -17,18 +15,21 @@ from typing import Any, Self
 
 import torch
 
-from coop import _C, errors  # noqa: F401  errors registers the exception
+from coop import _C, errors
 from coop.boundary import Boundary
+from coop.distributed.elastic import record_uncaught
+from coop.distributed.out_of_step import OutOfStep
 from coop.event_file import EventWriter
 from coop.events import Event, Stats
 from coop.interrupts import deferred
 from coop.live_events import LiveEvents
+from coop.machine import machine_bytes
 from coop.plan.model.file import read
 from coop.plan.model.plan import Plan
 from coop.plan.running.follow import planned, refuse_unless_for
 from coop.policies import options_for
 from coop.sizes import format_bytes, parse_bytes
-from coop.tiers import Disk, Host, tier_of
+from coop.tiers import Disk, Host, pages_name, tier_of
 
 
 class Memory:
@@ -84,10 +85,11 @@ class Memory:
         if self._tier is not None:
             self._tier.open()
         elif self._plan is not None:
-            _C.swap_to_file(tempfile.gettempdir(), 0, False)
+            _C.swap_to_file(tempfile.gettempdir(), 0, False, pages_name())
         if self._plan is not None:
             _C.follow(self._plan)
         self._boundary.install()
+        record_uncaught((errors.OutOfBudget, OutOfStep))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -236,7 +238,7 @@ def budget(
     policy, for comparison: window, partition, per_byte, keep_dead, in_place, move, rescue.
     """
     count = parse_bytes(size)
-    machine = _machine_bytes()
+    machine = machine_bytes()
     if machine and count > machine:
         raise ValueError(
             f"a budget of {format_bytes(count)} is more than this machine has: {format_bytes(machine)} of memory"
@@ -261,19 +263,8 @@ def budget(
 def measure() -> Memory:
     """A scope without a limit. `stats().peak` is what the program needs; `stats().floor` what no
     budget can go below."""
-    options = options_for("coop", max(4 * _machine_bytes(), 1 << 40), 0, {"keep_dead": False, "move": False})
+    options = options_for("coop", max(4 * machine_bytes(), 1 << 40), 0, {"keep_dead": False, "move": False})
     return Memory(options)
-
-
-def _machine_bytes() -> int:
-    """Memory of the machine, or of the container if that is less. 0: the system does not say."""
-    limits = []
-    with contextlib.suppress(ValueError, OSError):
-        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):  # cgroups, new and old
-        with contextlib.suppress(ValueError, OSError):
-            limits.append(int(Path("/sys/fs/cgroup", name).read_text()))  # ValueError: "max"
-    return min(limits, default=0)
 
 
 def _tensors(things: Iterable[Any]) -> Iterator[torch.Tensor]:

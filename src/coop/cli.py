@@ -4,6 +4,7 @@
     coop run --budget 400MiB --swap 8GiB train.py
     coop run --budget 4GiB --events run.events train.py
     coop run --measure train.py
+    torchrun --nproc-per-node 2 -m coop run --budget 8GiB/node train.py
     coop trace bert-large -o bert.trace
     coop simulate step.trace --budget 50% --policy dtr
     coop compare --models all --policies coop,dte,dtr --ratios 0.3:1.0:0.1 -o results/
@@ -15,30 +16,31 @@ What is wrong with the command itself is told in one sentence, with exit code 2.
 code is the script's.
 """
 
-import contextlib
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TextIO
 
 import click
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from coop._version import __version__
 from coop.budget import budget, measure
 from coop.commands import Work, refuse
+from coop.commands.closing import LIMITED, MEASURED, ClosingReport
 from coop.commands.compare import compare
 from coop.commands.memory_map import memory_map
 from coop.commands.plan import plan as plan_command
 from coop.commands.simulate import simulate
 from coop.commands.trace import trace
-from coop.events import Stats
+from coop.distributed.budgets import budget_of
+from coop.distributed.gathering import Gathering
+from coop.distributed.place import Place, place_in_environment
+from coop.distributed.termination import say_when_terminated
 from coop.policies import POLICIES
 from coop.run import run_script
-from coop.sizes import format_bytes
 from coop.tiers import Disk
+
+
+class _OfThisRank(click.UsageError):
+    """Other ranks may not have it."""
 
 
 def main() -> None:
@@ -50,7 +52,7 @@ def main() -> None:
         usage.show()
         raise SystemExit(2) from None
     except click.ClickException as error:
-        refuse(error.format_message())
+        refuse(error.format_message(), isinstance(error, _OfThisRank))
     if not callable(work):  # --help and --version have said all there is to say
         raise SystemExit(work or 0)
     work()
@@ -63,7 +65,12 @@ def commands() -> None:
 
 
 @commands.command(context_settings={"allow_interspersed_args": False})
-@click.option("--budget", "size", metavar="SIZE", help="The limit: bytes, or a size such as 600MiB or 4GB.")
+@click.option(
+    "--budget",
+    "size",
+    metavar="SIZE",
+    help="The limit: bytes, or a size such as 600MiB or 4GB. Under torchrun, for each rank; 8GiB/node is divided by the ranks of the machine, and 4GiB,2GiB are rank 0's and rank 1's.",
+)
 @click.option("--policy", default="coop", show_default=True, metavar="NAME", help=f"{', '.join(POLICIES)}.")
 @click.option("--swap", metavar="SIZE", help="Tensors may leave the budget for so much other memory, or file.")
 @click.option("--swap-folder", metavar="FOLDER", help="They leave for a file in this folder.")
@@ -83,7 +90,11 @@ def run(
     script: str,
     args: tuple[str, ...],
 ) -> Work:
-    """Run SCRIPT with its own ARGS inside a budget, and report on stderr at the end."""
+    """Run SCRIPT with its own ARGS inside a budget, and report on stderr at the end.
+
+    Under torchrun, each rank has a budget of its own, and files are one for each rank: FILE.events
+    is FILE.rank0.events on rank 0, and so is a plan where that file exists. Rank 0 reports for all.
+    """
     if measuring == (size is not None):
         raise click.UsageError("say either --budget SIZE or --measure")
     given = {"--plan": plan, "--swap": swap, "--swap-folder": swap_folder, "--events": events}
@@ -95,19 +106,35 @@ def run(
     except OSError as error:
         raise click.UsageError(f"cannot read the script {script!r}: {error.strerror}") from error
     try:
+        place = place_in_environment()
+        count = None if size is None else budget_of(size, place)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    alike = "," not in (size or "") and not (plan or events or swap_folder)
+
+    def wrong(sentence: str) -> click.UsageError:
+        """All ranks of a machine say the same, or each says its own."""
+        return click.UsageError(sentence) if alike or place is None else _OfThisRank(f"{place}: {sentence}")
+
+    if place is not None:
+        plan, events = _plan_of(place, plan), None if events is None else place.name_for(events)
+    try:
         tier = Disk(swap_folder, swap) if swap_folder is not None else swap
-        memory = measure() if size is None else budget(size, policy, swap=tier, plan=plan, events=events or False)
+        memory = measure() if count is None else budget(count, policy, swap=tier, plan=plan, events=events or False)
         sys.argv[0] = script  # which the events name
         memory.__enter__()  # until the process ends
     except OSError as error:
         what = f"write the events to {events!r}" if error.filename == events else f"read the plan {plan!r}"
-        raise click.UsageError(f"cannot {what}: {error.strerror}" if error.strerror else str(error)) from error
+        raise wrong(f"cannot {what}: {error.strerror}" if error.strerror else str(error)) from error
     except MemoryError as error:
-        raise click.UsageError(f"the system does not give {size or 'that much'} of address space") from error
+        raise wrong(f"the system does not give {size or 'that much'} of address space") from error
     except ValueError as error:
-        raise click.UsageError(str(error)) from error
-    report = _report_to(sys.stderr, _measured if measuring else _limited, events)
-    return lambda: run_script(script, source, list(args), memory, report)
+        raise wrong(str(error)) from error
+    gathering = None if place is None else Gathering(place)
+    report = ClosingReport(memory, MEASURED if measuring else LIMITED, sys.stderr, gathering, events)
+    if place is not None:
+        say_when_terminated(lambda: report.tell(failed=True))
+    return lambda: run_script(script, source, list(args), report.tell)
 
 
 commands.add_command(trace)
@@ -117,52 +144,9 @@ commands.add_command(plan_command)
 commands.add_command(memory_map)
 
 
-def _report_to(
-    stream: TextIO, rows: Callable[[Stats], dict[str, str]], events: str | None
-) -> Callable[[Stats, str], None]:
-    def report(stats: Stats, unwritten: str) -> None:
-        table = Table(box=box.ROUNDED, title="coop", show_header=False)
-        for name, value in rows(stats).items():
-            table.add_row(name, value)
-        if events is not None:
-            table.add_row("events", f"{events}: {unwritten}" if unwritten else events)
-        with contextlib.suppress(OSError, ValueError):  # the script may have closed it
-            Console(file=stream).print(table)
-
-    return report
-
-
-def _limited(stats: Stats) -> dict[str, str]:
-    return {
-        "budget": format_bytes(stats.budget),
-        "peak": f"{format_bytes(stats.peak)} ({stats.peak / stats.budget:.0%})",
-        "evictions": f"{stats.evictions:,}",
-        "rematerialisations": f"{stats.rematerialisations:,}",
-        "recomputation": _time_and_share(stats.recompute_seconds, stats),
-        "search": _time_and_share(stats.search_seconds, stats),
-        "fragmentation": f"{stats.fragmentation:.1%}",
-        **(_swapped(stats) if stats.swaps_out else {}),
-        **({"planned": f"{stats.planned_steps:,} steps"} if stats.planned_ops else {}),
-    }
-
-
-def _swapped(stats: Stats) -> dict[str, str]:
-    return {
-        "swapped out, in": f"{format_bytes(stats.swapped_out)}, {format_bytes(stats.swapped_in)}",
-        "transfers": _time_and_share(stats.transfer_seconds, stats),
-        "hidden behind ops": f"{stats.hidden_share:.0%} of that",
-        "there in time, late": f"{stats.prefetch_hits:,}, {stats.prefetch_misses:,}",
-    }
-
-
-def _measured(stats: Stats) -> dict[str, str]:
-    return {
-        "peak": f"{format_bytes(stats.peak)} ({stats.peak} bytes)",
-        "floor": f"{format_bytes(stats.floor)} ({stats.floor} bytes)",
-        "time in ops": f"{stats.op_seconds:.2f} s",
-    }
-
-
-def _time_and_share(seconds: float, stats: Stats) -> str:
-    share = seconds / stats.op_seconds if stats.op_seconds else 0.0
-    return f"{seconds:.2f} s ({share:.1%} of the ops' time)"
+def _plan_of(place: Place, plan: str | None) -> str | None:
+    """step.rank0.plan on rank 0, if there is one; otherwise step.plan."""
+    if plan is None:
+        return None
+    own = place.name_for(plan)
+    return own if Path(own).exists() else plan

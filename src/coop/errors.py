@@ -5,6 +5,8 @@ from typing import Any
 import torch
 
 from coop import _C
+from coop.distributed.out_of_step import ran_out
+from coop.distributed.place import place_now
 from coop.outlook import program_needs
 from coop.sizes import format_bytes
 
@@ -14,7 +16,7 @@ class OutOfBudget(torch.OutOfMemoryError):
 
     The text names the op, the bytes that it needs in one piece, the largest run that could be
     freed, what cannot leave and why, and two budgets. The program may catch the exception and go
-    on, for example with a smaller batch.
+    on, for example with a smaller batch. Of several ranks, all have to do that: see `coop.agree`.
     """
 
     op: str = ""
@@ -29,6 +31,8 @@ class OutOfBudget(torch.OutOfMemoryError):
     program: int = 0
     """An estimate of what the whole program needs: gradients and an optimizer's state may still be
     missing."""
+    rank: int | None = None
+    """The rank that ran out. None: there is only one process."""
 
     def __init__(self, text: str = "", op: str = "", **numbers: Any) -> None:
         if numbers:
@@ -36,7 +40,11 @@ class OutOfBudget(torch.OutOfMemoryError):
             self.needed, self.budget, self.enough = numbers["needed"], numbers["budget"], numbers["enough"]
             self.whole = numbers["whole"]
             self.program = max(self.enough, program_needs(numbers))
-            text = f"{text}{_reason(op, numbers)} Tip: {self._tip()}; a smaller batch needs less."
+            place = place_now()
+            self.rank = place.rank if place else None
+            named = f"{place}: " if place else ""
+            text = f"{named}{text}{_reason(op, numbers)} Tip: {self._tip()}; a smaller batch needs less."
+            ran_out(op)
         super().__init__(text)
 
     def _tip(self) -> str:

@@ -6,7 +6,13 @@ what happened. With gzip an event takes six to twelve bytes. The compressed stre
 each part, so that the file of a program that is killed can be read up to there.
 """
 
+import contextlib
+import errno
+import fcntl
+import io
 import json
+import os
+import stat
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -51,13 +57,13 @@ class EventWriter:
         """Raises OSError. `program` says what ran, for titles."""
         self.count = 0
         self._pack = zlib.compressobj(4, wbits=zlib.MAX_WBITS | 16)
-        self._file = open(path, "wb", buffering=0)  # noqa: SIM115  until close
+        self._file = _opened_alone(path)
         header = {"format": FORMAT, "version": VERSION, "coop": __version__, "budget": options.budget}
         header |= {"policy": policy, "program": program, "options": _plain(options)}
         try:
             self._put([_to_json(header)])
         except BaseException:
-            self._file.close()
+            _close(self._file)
             raise
 
     def write(self, rows: Iterable[Row]) -> None:
@@ -75,11 +81,11 @@ class EventWriter:
         try:
             self._put([_to_json({"events": self.count})], zlib.Z_FINISH)
         finally:
-            self._file.close()
+            _close(self._file)
 
     def abandon(self) -> None:
         """Closes the file without its end."""
-        self._file.close()
+        _close(self._file)
 
     def __enter__(self) -> Self:
         return self
@@ -174,6 +180,30 @@ class EventFile:
 def is_event_file(path: str | Path) -> bool:
     """Whether the file begins as an event file does. Raises OSError."""
     return content.start(path, 40).replace(b" ", b"").startswith(b'{"format":"%s"' % FORMAT.encode())
+
+
+def _opened_alone(path: str | Path) -> io.FileIO:
+    """The file, empty. Two processes that write the same one would spoil it: ranks of one program
+    may have been given the same name."""
+    file = io.FileIO(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666), "w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise OSError(errno.EBUSY, "another process writes to it. Tip: one file for each rank", str(path)) from None
+    except OSError:  # no locks on this file system
+        pass
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.truncate(0)
+    return file
+
+
+def _close(file: io.FileIO) -> None:
+    """Unlocks it, too: forked children may still have it open."""
+    if not file.closed:
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_UN)
+    file.close()
 
 
 def _plain(options: _C.Options) -> dict[str, Any]:

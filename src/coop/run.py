@@ -17,17 +17,27 @@ from collections.abc import Callable
 from importlib.machinery import SourceFileLoader
 from types import ModuleType
 
-from coop.budget import Memory
-from coop.events import Stats
+from coop.distributed.elastic import begin_recording, record_failure
+from coop.distributed.place import place_now
+from coop.distributed.termination import end_in_time_if
 
 
-def run_script(
-    path: str, source: bytes, arguments: list[str], memory: Memory, report: Callable[[Stats, str], None]
-) -> None:
-    """Runs the script in a scope that is open. At exit, whatever the reason, `report` gets the
-    final statistics and, if events could not be written, a sentence that says why."""
-    _at_exit(lambda: report(memory.stats(), memory.finish_events()))
-    run_main(path, source, arguments)
+def run_script(path: str, source: bytes, arguments: list[str], report: Callable[[bool], None]) -> None:
+    """Runs the script in a scope that is open. At exit, whatever the reason, calls `report` with
+    whether the script has failed. torchrun is told how it has."""
+    failed = False
+    end_in_time_if(lambda: failed and place_now() is not None)
+    _at_exit(lambda: report(failed))
+    begin_recording()
+    try:
+        run_main(path, source, arguments)
+    except BaseException as error:
+        failed = not isinstance(error, SystemExit) or bool(error.code)
+        frames = error.__traceback__
+        for _ in range(2):  # this function's, and run_main's
+            frames = frames and frames.tb_next
+        record_failure(error.with_traceback(frames))
+        raise
 
 
 def run_main(path: str, source: bytes, arguments: list[str]) -> None:

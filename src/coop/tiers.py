@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coop import _C
+from coop.distributed.place import place_now
 from coop.sizes import format_bytes, parse_bytes
 
 
@@ -36,11 +37,18 @@ class Disk:
 
     def open(self) -> None:
         try:
-            _C.swap_to_file(os.fspath(self.folder), self.limit, True)
+            _C.swap_to_file(os.fspath(self.folder), self.limit, True, pages_name())
         except RuntimeError as error:
             raise OSError(
                 f"there can be no file to swap to in {self.folder}: {error}. Tip: a folder that exists and can be written to"
             ) from None
+
+
+def pages_name() -> str:
+    """What the name of a file for swapped tensors begins with. It names the rank: the file is
+    unlinked, and only lists of open files show it."""
+    place = place_now()
+    return f"coop-pages-rank{place.rank}" if place else "coop-pages"
 
 
 def tier_of(swap: int | str | Disk | None) -> Host | Disk | None:
