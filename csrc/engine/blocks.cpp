@@ -80,7 +80,7 @@ void Blocks::evict_early(Storage& storage) {
 
 void Blocks::became_absent(Storage& storage) {
   if (!storage.copy.page) cost_.evicted(storage);
-  forecast_.left(storage);
+  forecast_.became_absent(storage);
 }
 
 Block* Blocks::free(Storage& storage) {

@@ -147,9 +147,9 @@ class Engine {
 
   // --- the end -------------------------------------------------------------------------------------------------------
   // Brings back everything that is held and moves it out of the arena, then drops the lineage.
-  // Exposed storages stay where they are. Pins end here. `spare` bytes behind the arena may be
+  // Exposed storages stay where they are. Pins end here. `extra` bytes behind the arena may be
   // used, because the budget no longer holds. Returns how many storages could not be brought back.
-  std::size_t retire(Bytes spare = 0);
+  std::size_t retire(Bytes extra = 0);
   // No block is in use.
   bool empty() const;
 

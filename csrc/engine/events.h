@@ -12,7 +12,7 @@ namespace coop {
   X(place, "a raw block is handed out")                                                                        \
   X(bind, "the block holds this storage from now on; storage 0: it is raw again")                              \
   X(record, "the storage can be recomputed from now on; value: the cost of its op")                            \
-  X(commit, "the storage can no longer be recomputed")                                                                              \
+  X(commit, "the storage can no longer be recomputed")                                                         \
   X(die, "nobody outside refers to it any more")                                                               \
   X(evict, "its block is free; it can be recomputed, or a copy is outside")                                    \
   X(restore, "the raw block holds it again: an op has run again")                                              \
@@ -23,7 +23,7 @@ namespace coop {
   X(move, "value: the offset it comes from")                                                                   \
   X(free, "the block is free, and what it held is gone for good")                                              \
   X(search, "bytes: asked for; value: seconds")                                                                \
-  X(shortage, "no room was found; bytes: requested")                                                                     \
+  X(shortage, "no room was found; bytes: requested")                                                           \
   X(plan_adopted, "a plan is in force from now on; value: its ops")                                            \
   X(plan_lost, "the program does something else than was planned; value: the op of the plan")                  \
   X(ran, "checks 2: an op has run, and what follows from it is done; value: its cost")                         \

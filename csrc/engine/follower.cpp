@@ -6,12 +6,12 @@
 
 namespace coop {
 
-void Planned::node(std::string name, bool silent, std::vector<Output> outputs, std::vector<Room> room) {
+void Planned::node(std::string name, bool silent, std::vector<Output> outputs, std::vector<Place> room) {
   for (const Output& output : outputs) values = std::max(values, output.value + 1);
   nodes.push_back({std::move(name), silent, false, std::move(outputs), std::move(room)});
 }
 
-void Planned::step(Kind kind, std::uint32_t number, std::uint32_t node, std::vector<Room> room) {
+void Planned::step(Kind kind, std::uint32_t number, std::uint32_t node, std::vector<Place> room) {
   if (kind == Kind::compute) nodes.at(number).again = true;
   if (kind == Kind::out) {  // record it too: the page may be lost
     for (Node& maker : nodes) {
@@ -194,24 +194,24 @@ void Follower::carry_out(const std::vector<Planned::Step>& steps) {
 Block* Follower::block_for(Bytes bytes, Side side) {
   if (room_.empty() || bytes <= tiny_) return nullptr;
   bytes = arena_.round(bytes);
-  const auto at = [&](const Planned::Room& room) {
+  const auto at = [&](const Planned::Place& room) {
     const Bytes behind = room.offset + room.bytes;
     return behind <= arena_.capacity() ? arena_.allocate_at(arena_.capacity() - behind, room.bytes) : nullptr;
   };
   const std::vector<std::int64_t>& known = requests_of_[node_];
   const std::int64_t value = requests_.size() < known.size() ? known[requests_.size()] : Planned::kScratch;
   Block* found = nullptr;
-  for (const Planned::Room& room : room_) {
+  for (const Planned::Place& room : room_) {
     const bool meant = known.empty() || (room.value == value && value != Planned::kScratch);
     if (meant && room.bytes == bytes && (found = at(room))) break;
   }
   if (!found) {
     std::vector<Block*> reserved;
-    for (const Planned::Room& room : room_) {
+    for (const Planned::Place& room : room_) {
       if (room.value == Planned::kScratch) continue;
       if (Block* block = at(room)) reserved.push_back(block);
     }
-    for (const Planned::Room& room : room_) {
+    for (const Planned::Place& room : room_) {
       if (room.value == Planned::kScratch && (found = inside(room, bytes))) break;
     }
     if (!found) found = arena_.allocate(bytes, side);
@@ -222,7 +222,7 @@ Block* Follower::block_for(Bytes bytes, Side side) {
 }
 
 // A piece of a planned place for scratch: at its beginning, or directly behind another piece.
-Block* Follower::inside(const Planned::Room& room, Bytes bytes) {
+Block* Follower::inside(const Planned::Place& room, Bytes bytes) {
   const Bytes behind = room.offset + room.bytes;
   if (behind > arena_.capacity()) return nullptr;
   const Bytes begin = arena_.capacity() - behind, end = begin + room.bytes;
@@ -239,7 +239,7 @@ void Follower::learn() {
   std::vector<std::int64_t>& known = requests_of_[node_];
   if (!known.empty()) return;
   known.assign(requests_.size(), Planned::kScratch);
-  for (const Planned::Room& room : plan_->nodes[node_].room) {
+  for (const Planned::Place& room : plan_->nodes[node_].room) {
     if (room.value == Planned::kScratch) continue;
     const Storage* storage = storages_[static_cast<std::size_t>(room.value)];
     std::size_t i = requests_.size();

@@ -26,15 +26,15 @@ namespace coop {
 struct Planned {
   enum class Kind : std::uint8_t { compute, free, out, in };
   // A planned place. The offset counts from the high end of the arena down.
-  struct Room {
+  struct Place {
     Bytes bytes, offset;
     std::int64_t value;  // the value that lies there; kScratch: none
   };
   static constexpr std::int64_t kScratch = -1;
   struct Step {
     Kind kind;
-    std::uint32_t number;         // compute: the number of a node; else of a value
-    std::vector<Room> room = {};  // places for its results and its scratch
+    std::uint32_t number;          // compute: the number of a node; else of a value
+    std::vector<Place> room = {};  // places for its results and its scratch
   };
   struct Output {
     std::uint32_t value;
@@ -46,7 +46,7 @@ struct Planned {
     bool silent;       // the driver runs no op for it: it is skipped
     bool again = false;
     std::vector<Output> outputs;
-    std::vector<Room> room = {};
+    std::vector<Place> room = {};
     std::vector<Step> before = {}, after = {};
   };
   std::vector<Node> nodes;
@@ -55,10 +55,10 @@ struct Planned {
   // bytes per second.
   double in_latency = 0, in_bandwidth = 0, out_latency = 0, out_bandwidth = 0;
 
-  void node(std::string name, bool silent, std::vector<Output> outputs, std::vector<Room> room);
+  void node(std::string name, bool silent, std::vector<Output> outputs, std::vector<Place> room);
   // Adds the plan's next step: before the first run of `node`, or, if there is no such node, after
   // the last one.
-  void step(Kind kind, std::uint32_t number, std::uint32_t node, std::vector<Room> room);
+  void step(Kind kind, std::uint32_t number, std::uint32_t node, std::vector<Place> room);
 };
 
 class Follower final : public PlannedPlaces {
@@ -91,7 +91,7 @@ class Follower final : public PlannedPlaces {
   void welcome();
   void pass_silent();
   void carry_out(const std::vector<Planned::Step>& steps);
-  Block* inside(const Planned::Room& room, Bytes bytes);
+  Block* inside(const Planned::Place& room, Bytes bytes);
   void learn();
   void compute(std::uint32_t node);
   void free(std::uint32_t value);
@@ -112,9 +112,9 @@ class Follower final : public PlannedPlaces {
   const std::shared_ptr<const Planned> plan_;
   std::vector<Storage*> storages_;  // by value; then the plan's sources; null: not known, or gone
   std::vector<bool> wanted_;
-  std::vector<Storage*> targets_;        // what the running op overwrites, by output
-  std::vector<Planned::Room> room_;      // planned places of the running node
-  std::vector<Planned::Room> requests_;  // the running node's requests so far, and where they were placed
+  std::vector<Storage*> targets_;         // what the running op overwrites, by output
+  std::vector<Planned::Place> room_;      // planned places of the running node
+  std::vector<Planned::Place> requests_;  // the running node's requests so far, and where they were placed
   // For each node: the value that each request of its kernel is for; empty: not known yet.
   std::vector<std::vector<std::int64_t>> requests_of_;
   std::size_t node_ = 0;   // the running node

@@ -29,7 +29,7 @@ bool Forecast::used(Storage& storage) {
   return read_ahead;
 }
 
-void Forecast::left(Storage& storage) {
+void Forecast::became_absent(Storage& storage) {
   if (storage.copy.page) {
     if (on_) expect_use(storage);
     outside_.insert(&storage);

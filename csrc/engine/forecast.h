@@ -32,7 +32,7 @@ class Forecast {
     learn_from_write(storage, storage.copy.page);
     changed_bytes_ += storage.bytes;
   }
-  void left(Storage& storage);
+  void became_absent(Storage& storage);
   // The storage is resident again, or has lost its copy.
   void not_outside(Storage& storage) { outside_.erase(&storage); }
   void forgotten(Storage& storage) { history_.forgotten(storage); }

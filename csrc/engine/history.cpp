@@ -17,12 +17,12 @@ constexpr int kTries = 16;               // entries that are compared for one st
 
 std::uint32_t StepHistory::life_of(Storage& storage, Index birth) {
   if (storage.outlook.life) return storage.outlook.life;
-  if (spare_.empty()) {
+  if (unused_.empty()) {
     storage.outlook.life = static_cast<std::uint32_t>(lives_.size());
     lives_.emplace_back();
   } else {
-    storage.outlook.life = spare_.back();
-    spare_.pop_back();
+    storage.outlook.life = unused_.back();
+    unused_.pop_back();
   }
   lives_[storage.outlook.life] = {.storage = &storage, .bytes = storage.bytes, .birth = birth};
   return storage.outlook.life;
@@ -41,12 +41,12 @@ void StepHistory::forgotten(Storage& storage) {
   if (!number) return;
   set_like(lives_[number], 0);
   lives_[number].storage = nullptr;
-  if (!lives_[number].references) spare_.push_back(number);
+  if (!lives_[number].references) unused_.push_back(number);
 }
 
 void StepHistory::release(std::uint32_t number) {
   Life& life = lives_[number];
-  if (--life.references == 0 && !life.storage) spare_.push_back(number);
+  if (--life.references == 0 && !life.storage) unused_.push_back(number);
 }
 
 void StepHistory::add_use(std::uint32_t number) {

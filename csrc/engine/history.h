@@ -33,7 +33,7 @@ class StepHistory {
   // Whether the cursor is set.
   bool known() const { return cursor_ != kNone; }
   // Storages in the log, dead ones too.
-  std::size_t lives() const { return lives_.size() - 1 - spare_.size(); }
+  std::size_t lives() const { return lives_.size() - 1 - unused_.size(); }
   // What was learned about a storage and its predecessors in earlier steps.
   struct Lesson {
     double useful = 0.5;         // how often writing it ahead paid: between 0 and 1
@@ -99,7 +99,7 @@ class StepHistory {
   Log<Use> uses_;
   Log<std::uint32_t> births_;
   std::vector<Life> lives_{1};  // number 0 stands for "none"
-  std::vector<std::uint32_t> spare_;
+  std::vector<std::uint32_t> unused_;
   Index cursor_ = kNone;
   std::size_t followed_ = 0;  // entries that the cursor has followed since it was set
   std::uint32_t era_ = 0;     // how often the cursor was set

@@ -2,8 +2,8 @@
 // them.
 //
 // A resident storage counts as a source, or as cached if it can be recomputed and nobody holds it.
-// Code that changes what a storage counts as does so inside a Change: the storage is subtracted before and
-// added after, by one definition.
+// Code that changes what a storage counts as does so inside a Change: the storage is subtracted
+// before and added after, by one definition.
 #pragma once
 
 #include <algorithm>

@@ -28,13 +28,13 @@ enum class CostModel : std::uint8_t {
   X(window, bool, true, "Victims are one run of neighbours (coop).")                                \
   X(partition, bool, true, "Cheap and expensive results go to opposite sides.")                     \
   X(per_byte, bool, true, "A window's cost is divided by its bytes (coop).")                        \
-  X(needed_only, bool, true, "Costs count only evicted storages that are needed.")                                    \
+  X(needed_only, bool, true, "Costs count only evicted storages that are needed.")                  \
   X(keep_dead, bool, true, "What nobody holds stays until its room is needed.")                     \
   X(in_place, bool, true, "In-place ops rename versions; off: copy on write.")                      \
   X(move, bool, true, "Sources and expensive results in a window's way are copied aside (coop).")   \
   X(rescue, bool, true, "Where nothing else helps, blocks are moved together.")                     \
   X(evict, bool, true, "Off: nothing leaves, and memory is only measured.")                         \
-  X(record_backward, bool, false, "Gradients inside a backward pass are recorded too.")                  \
+  X(record_backward, bool, false, "Gradients inside a backward pass are recorded too.")             \
   X(tiny, Bytes, 512, "Storages up to this size are never worth evicting.")                         \
   X(max_depth, std::uint32_t, 1u << 16, "Longer chains of ops are cut by committing.")              \
   X(max_versions, std::uint32_t, 8, "Longer chains of in-place versions are cut as well.")          \
@@ -44,8 +44,8 @@ enum class CostModel : std::uint8_t {
   X(swap_out, double, 2e9, "Bytes per second of the link out, to begin with: then it is measured.") \
   X(swap_in, double, 2e9, "Bytes per second of the link in, likewise.")                             \
   X(swap_least, Bytes, 1 << 16, "Storages below this size do not swap.")                            \
-  X(swap_load, double, 0.5, "What a transfer slows ops down, as a share of its time.")                   \
-  X(foresee, bool, true, "With swap: uses are predicted from the last step.")              \
+  X(swap_load, double, 0.5, "What a transfer slows ops down, as a share of its time.")              \
+  X(foresee, bool, true, "With swap: uses are predicted from the last step.")                       \
   X(checks, int, 0, "Rule checks: 0 none, 1 cheap ones, 2 at every event, 3 with all evicted after each op.")
 
 struct Options {

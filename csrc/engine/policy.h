@@ -7,7 +7,7 @@
 //
 // A new policy is one file: a class, and a line that registers it (policy_lru.cpp is the shortest).
 // It also gets a line in `coop.POLICIES` (src/coop/policies.py), with the switches that belong to
-// it. The conformance suite (tests/conformance) runs every registered policy.
+// it. The conformance suite (tests/engine/test_programs.cpp) runs every registered policy.
 #pragma once
 
 #include <memory>

@@ -25,7 +25,7 @@ void Engine::evacuate_all(std::vector<Storage*>& outside) {
   }
 }
 
-std::size_t Engine::retire(Bytes spare) {
+std::size_t Engine::retire(Bytes extra) {
   const Lock lock(gate_);
   std::vector<Storage*> outside, pinned;
   if (follower_) follower_->want_nothing();
@@ -65,8 +65,8 @@ std::size_t Engine::retire(Bytes spare) {
       transfers_.set_lost(storage);
       give_up(storage);
     } catch (...) {
-      if (spare) {
-        arena_.extend(std::exchange(spare, 0));
+      if (extra) {
+        arena_.extend(std::exchange(extra, 0));
         continue;
       }
       give_up(storage);

@@ -36,8 +36,8 @@ struct SearchContext {
     return storage.evictable(wanted_too) && (unwritten_too || storage.producer || storage.copy.page);
   }
 
-  // The cost of leaving with its bytes and coming back. A wanted storage would be read back at once,
-  // and the program would wait for all of it.
+  // The cost of leaving with its bytes and coming back. A wanted storage would be read back at
+  // once, and the program would wait for all of it.
   Seconds cost_of_swapping(const Storage& storage) const;
   // The cost of the cheaper way out and back.
   Seconds cost_of_leaving(Storage& storage);

@@ -30,7 +30,7 @@ namespace coop {
   X(recorded_ops, std::uint64_t, 0, "Of these, those that could be run again.")                         \
   X(storages, std::uint64_t, 0, "Storages that exist now, in the arena or not.")                        \
   X(records, std::uint64_t, 0, "Ops that are recorded now.")                                            \
-  X(looks, std::uint64_t, 0, "Records that were examined to find what can be released.")                      \
+  X(looks, std::uint64_t, 0, "Records that were examined to find what can be released.")                \
   X(searches, std::uint64_t, 0, "Searches for something to evict.")                                     \
   X(exact_costs, std::uint64_t, 0, "Costs that were found by visiting every evicted neighbour.")        \
   X(union_find_costs, std::uint64_t, 0, "Costs that were estimated from components.")                   \

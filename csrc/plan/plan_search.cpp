@@ -53,15 +53,15 @@ PlanSearch::PlanSearch(PlanGraph graph, std::int64_t budget, const std::vector<P
             [](const Place& a, const Place& b) { return std::pair(a.second, a.first) < std::pair(b.second, b.first); });
   for (bool some = true; some && !waiting.empty();) {
     some = false;
-    std::vector<Place> still;
+    std::vector<Place> remaining;
     for (const Place& place : waiting) {
       if (may_run(place.first, place.second) && add(place)) {
         some = true;
       } else {
-        still.push_back(place);
+        remaining.push_back(place);
       }
     }
-    waiting = std::move(still);
+    waiting = std::move(remaining);
   }
   if (waiting.empty()) keep_if_best();
 }

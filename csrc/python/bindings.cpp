@@ -1,4 +1,5 @@
-// The Python surface of the extension: coop._C. Everything here is thin; the names and defaults users see are in Python.
+// The Python surface of the extension: coop._C. Everything here is thin; the names and defaults
+// users see are in Python.
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -96,7 +97,7 @@ const char* state(const at::Tensor& tensor) {
   c10::StorageImpl* impl = storage_of(tensor);
   Storage* storage = scope && impl ? scope->known_storage_of(impl) : nullptr;
   if (!storage || storage->foreign) return "foreign";
-  if (storage->absent()) return "evicted";
+  if (storage->absent()) return storage->state() == State::swapped ? "swapped" : "evicted";
   if (storage->claims.exposed) return "exposed";
   return storage->source() ? "source" : "resident";
 }

@@ -1,4 +1,5 @@
-// The engine without torch, in Python: its options, its figures, the player and the ideal simulator.
+// The engine without torch, in Python: its options, its figures, the player and the ideal
+// simulator.
 #include "python/engine_bindings.h"
 
 #include <pybind11/stl.h>
@@ -99,8 +100,8 @@ py::dict play_ideal(std::vector<std::int64_t> code, std::vector<std::int64_t> la
 
 using Places = std::vector<std::tuple<Bytes, Bytes, std::int64_t>>;
 
-std::vector<Planned::Room> room_of(const Places& places) {
-  std::vector<Planned::Room> room;
+std::vector<Planned::Place> room_of(const Places& places) {
+  std::vector<Planned::Place> room;
   for (const auto& [bytes, offset, value] : places) room.push_back({bytes, offset, value});
   return room;
 }

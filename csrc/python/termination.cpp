@@ -35,7 +35,8 @@ void on_termination(int) {
   errno = before;
 }
 
-// The end of a pipe at which a byte arrives with each SIGTERM; -1: the program handles or ignores it itself.
+// The end of a pipe at which a byte arrives with each SIGTERM; -1: the program handles or ignores
+// it itself.
 int watch_termination() {
   struct sigaction now{};
   sigaction(SIGTERM, nullptr, &now);

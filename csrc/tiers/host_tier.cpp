@@ -52,8 +52,8 @@ std::uint32_t HostTier::write(const void* memory, Bytes bytes) {
   void* to = nullptr;
   {
     const std::lock_guard<std::mutex> held(lock());
-    std::uint32_t& spare = free_[bytes];
-    if (!spare) {
+    std::uint32_t& unused = free_[bytes];
+    if (!unused) {
       if (!make_room(bytes)) return 0;
       if (!bare_) {
         slots_.emplace_back();
@@ -65,7 +65,7 @@ std::uint32_t HostTier::write(const void* memory, Bytes bytes) {
       slots_[number] = {made, bytes, 0};
       taken_ += bytes;
     } else {
-      number = take(spare);
+      number = take(unused);
     }
     to = slots_[number].memory;
   }
@@ -76,9 +76,9 @@ std::uint32_t HostTier::write(const void* memory, Bytes bytes) {
 // Frees unused slots of other sizes until there is room below the limit.
 bool HostTier::make_room(Bytes bytes) {
   if (!limit_ || taken_ + bytes <= limit_) return true;
-  for (auto& [size, spare] : free_) {
-    while (spare && taken_ + bytes > limit_) {
-      const std::uint32_t number = take(spare);
+  for (auto& [size, unused] : free_) {
+    while (unused && taken_ + bytes > limit_) {
+      const std::uint32_t number = take(unused);
       std::free(slots_[number].memory);
       slots_[number] = {};
       put(bare_, number);

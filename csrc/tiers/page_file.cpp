@@ -44,8 +44,8 @@ std::uint32_t PageFile::write(const void* memory, Bytes bytes) {
   {
     const std::lock_guard<std::mutex> held(lock());
     if (!bytes || !open_unlocked() || owner_ != getpid()) return 0;
-    std::uint32_t& spare = free_[bytes];
-    if (!spare) {
+    std::uint32_t& unused = free_[bytes];
+    if (!unused) {
       if (limit_ && end_ + bytes > limit_) return 0;
       if (!bare_) {
         slots_.emplace_back();
@@ -55,7 +55,7 @@ std::uint32_t PageFile::write(const void* memory, Bytes bytes) {
       slots_[number] = {end_, bytes, 0, 0};
       end_ += bytes;
     } else {
-      number = take(spare);
+      number = take(unused);
     }
     offset = slots_[number].offset;
   }

@@ -5,7 +5,8 @@
 
 namespace coop {
 
-// Takes over the CPU allocator. Once, for the life of the process; it passes through while no scope is open.
+// Takes over the CPU allocator. Once, for the life of the process; it passes through while no scope
+// is open.
 void install_allocator();
 // torch's own allocator.
 c10::Allocator& system_allocator();

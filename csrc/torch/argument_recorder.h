@@ -1,7 +1,7 @@
 // Writes the arguments of an op down, so that it can be run again.
 //
-// A tensor becomes its shape and the number of the storage that it views; small sources are kept by value. Operands that
-// others may write to are recorded as copies of what they are now.
+// A tensor becomes its shape and the number of the storage that it views; small sources are kept by
+// value. Operands that others may write to are recorded as copies of what they are now.
 #pragma once
 
 #include <vector>
@@ -24,8 +24,8 @@ class ArgumentRecorder {
   // False: the op is not worth recording.
   bool take_snapshots(const OpCall& call);
   void forget_snapshots();
-  // `target`: the storage that the op overwrites, null if there is none. `trains`: of a batch norm, whose statistics are
-  // not part of its recipe.
+  // `target`: the storage that the op overwrites, null if there is none. `trains`: of a batch norm,
+  // whose statistics are not part of its recipe.
   void write_down(const OpCall& call, Storage* target, bool trains, const torch::jit::Stack& stack);
 
   const Draft& draft() const { return draft_; }

@@ -1,8 +1,9 @@
 // The buckets of DDP's reducer: flat tensors in which gradients travel.
 //
-// The reducer asks whether a gradient lies in its bucket, by comparing pointers, without an operator. So its buckets are never
-// recomputed, and they are resident while a backward pass runs. In between they may leave with their bytes, if there is
-// a tier. src/coop/boundary.py says when: it wraps the reducer's methods.
+// The reducer asks whether a gradient lies in its bucket, by comparing pointers, without an
+// operator. So its buckets are never recomputed, and they are resident while a backward pass runs.
+// In between they may leave with their bytes, if there is a tier. src/coop/boundary.py says when:
+// it wraps the reducer's methods.
 #pragma once
 
 #include <c10/core/StorageImpl.h>

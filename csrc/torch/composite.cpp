@@ -18,13 +18,15 @@ namespace {
 
 thread_local CompositeCall* innermost __attribute__((tls_model("initial-exec"))) = nullptr;
 
-// Of PyTorch's own, these point to other tensors too: to matrices that they pack, or to what they read without an operator.
+// Of PyTorch's own, these point to other tensors too: to matrices that they pack, or to what they
+// read without an operator.
 bool may_point_to_all(const std::string& name) {
   return name.rfind("aten::", 0) != 0 || name.rfind("aten::fbgemm_", 0) == 0 ||
          name.rfind("aten::quantized_", 0) == 0 || name == "aten::max_pool1d";
 }
 
-// Returns a view of its only tensor, or that tensor itself, and has no use for its bytes: reshape, flatten, to.
+// Returns a view of its only tensor, or that tensor itself, and has no use for its bytes: reshape,
+// flatten, to.
 bool only_views(const OpInfo& info, const c10::FunctionSchema& schema) {
   int tensors = 0;
   for (std::size_t i = 0; i < info.arguments.size(); ++i) {

@@ -1,10 +1,12 @@
 // Calls whose code may hold a pointer to a tensor while it calls operators.
 //
-// PyTorch makes many operators of others, in plain C++ (CompositeImplicitAutograd). Some of that code takes a pointer to
-// lengths, batch sizes or indices, calls operators, and reads on: pad_packed_sequence, packed RNNs, tensor_split, ctc_loss.
-// Taking a pointer only to read is not noticed. So whatever such code may point to is resident and stays in place until
-// its outermost call returns: in PyTorch's own code, all tensors of integers that the call is given, and all that operators
-// make for it. Custom operators may point to anything: for them, the same holds for tensors of every kind.
+// PyTorch makes many operators of others, in plain C++ (CompositeImplicitAutograd). Some of that
+// code takes a pointer to lengths, batch sizes or indices, calls operators, and reads on:
+// pad_packed_sequence, packed RNNs, tensor_split, ctc_loss. Taking a pointer only to read is not
+// noticed. So whatever such code may point to is resident and stays in place until its outermost
+// call returns: in PyTorch's own code, all tensors of integers that the call is given, and all that
+// operators make for it. Custom operators may point to anything: for them, the same holds for
+// tensors of every kind.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -53,8 +55,8 @@ class CompositeCall {
   std::vector<Storage*> held_, empty_;
 };
 
-// From now on, calls of all composite operators that are known are seen on managed threads. May be called again, when
-// there are more of them.
+// From now on, calls of all composite operators that are known are seen on managed threads. May be
+// called again, when there are more of them.
 void watch_composite_calls();
 
 }  // namespace coop

@@ -1,8 +1,9 @@
 // The hook into PyTorch's dispatcher.
 //
-// A boxed fallback on DispatchKey::Fake, a key that PyTorch 2.13 reserves and does not use on ordinary tensors, sees every
-// op below autograd and all modes, forward, backward and optimizer alike. hooked_op.h says what happens around an op;
-// views and what exchanges a tensor's storage are handled here.
+// A boxed fallback on DispatchKey::Fake, a key that PyTorch 2.13 reserves and does not use on
+// ordinary tensors, sees every op below autograd and all modes, forward, backward and optimizer
+// alike. hooked_op.h says what happens around an op; views and what exchanges a tensor's storage
+// are handled here.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
@@ -53,7 +54,8 @@ void commit_result(const OpInfo& info, const c10::IValue& result) {
   }
 }
 
-// resize_, set_: the storage may be exchanged for another. It is committed first, so that nothing has to be renamed.
+// resize_, set_: the storage may be exchanged for another. It is committed first, so that nothing
+// has to be renamed.
 void run_reshape(Scope& scope, const OpInfo& info, c10::DispatchKeySet below, torch::jit::Stack& stack) {
   std::vector<Storage*> storages;
   for_each_tensor(info, stack, [&](std::size_t, const at::Tensor& tensor) {

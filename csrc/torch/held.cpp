@@ -32,7 +32,8 @@ class Held {
     impl_ = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(impl);
     scope->readers_began(1);
   }
-  // The storage is still known, even if its torch storage has got other memory meanwhile: it is locked.
+  // The storage is still known, even if its torch storage has got other memory meanwhile: it is
+  // locked.
   void release() {
     if (!scope_) return;
     const Turn turn;

@@ -1,4 +1,5 @@
-// The steps of one op, in order. One class, so that it reads from top to bottom; it is long for that reason.
+// The steps of one op, in order. One class, so that it reads from top to bottom; it is long for
+// that reason.
 #include "torch/hooked_op.h"
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -38,8 +39,8 @@ bool is_leaf_variable(const c10::TensorImpl* impl) {
   return meta && meta->requires_grad_ && !meta->grad_fn_;
 }
 
-// A backward pass that nobody will differentiate. Its results are not recorded: somebody waits for each of them, and
-// bringing one back would mean running most of the step again.
+// A backward pass that nobody will differentiate. Its results are not recorded: somebody waits for
+// each of them, and bringing one back would mean running most of the step again.
 bool in_plain_backward() { return !c10::GradMode::is_enabled() && torch::autograd::get_current_graph_task_id() != -1; }
 
 // What an op needs besides its arguments. One for each thread, its memory used over and over.
@@ -85,8 +86,8 @@ class HookedOp {
         late_(space.late) {}
 
   void run() {
-    Overdraft::settle(scope_);
-    scope_.in_flight().settle(engine_);
+    Overdraft::end_if_possible(scope_);
+    scope_.in_flight().end_completed(engine_);
     impls_.clear();
     recomputable_leaves_.clear();
     recorder_.begin(scope_, info_);
@@ -107,7 +108,7 @@ class HookedOp {
     try {
       prepare();
       kernel();
-      finish();
+      record_results();
     } catch (...) {
       call_.overwritten();  // whatever the kernel got done
       late_.clear();
@@ -201,13 +202,14 @@ class HookedOp {
         recorder_.write_down(call_, target, trains(), stack_);
       }
     }
-    // Short-lived results go to the high end: gradients inside a backward pass, and what is cheap to bring back.
+    // Short-lived results go to the high end: gradients inside a backward pass, and what is cheap
+    // to bring back.
     engine_.expect(backward ? Side::high : info_.factory ? Side::low : engine_.side_of(info_.density));
   }
   bool trains() const { return info_.batch_norm && !call_.updated().empty(); }
 
-  // The tensor that is written to is another argument too. If the kernel gives it another shape, it changes there as
-  // well; in a replay these would be two tensors.
+  // The tensor that is written to is another argument too. If the kernel gives it another shape, it
+  // changes there as well; in a replay these would be two tensors.
   bool passed_twice() const {
     const c10::TensorImpl* written = nullptr;
     for_each_tensor(info_, stack_, [&](std::size_t i, const at::Tensor& tensor) {
@@ -287,8 +289,8 @@ class HookedOp {
     if (cost_ < 0) cost_ = 0;
   }
 
-  // A backend copies lists of tensors to flat ones and back, and cannot be asked to try again. So there is room for two
-  // copies before it begins, while the operands can still be moved.
+  // A backend copies lists of tensors to flat ones and back, and cannot be asked to try again. So
+  // there is room for two copies before it begins, while the operands can still be moved.
   void make_room_for_lists() {
     if (call_.operands().size() < 2 || !engine_.options().rescue) return;
     std::vector<Bytes> bytes(info_.arguments.size(), 0);
@@ -303,8 +305,8 @@ class HookedOp {
 
   // --- what would have been enough
 
-  // The operands are entered. They are packed, and the op runs beyond the budget: the highest byte that it reaches is
-  // what it needs.
+  // The operands are entered. They are packed, and the op runs beyond the budget: the highest byte
+  // that it reaches is what it needs.
   void measure(Shortage& shortage) {
     const Bytes operands = engine_.enough_for(call_.operands());
     shortage.enough = std::max(shortage.enough, operands);
@@ -330,7 +332,8 @@ class HookedOp {
     for (const Storage* storage : call_.operands()) shortage.read += storage->bytes;
   }
 
-  // It did not come so far as to run. True: its operands have been entered for that, and left again; they may be gone.
+  // It did not come so far as to run. True: its operands have been entered for that, and left
+  // again; they may be gone.
   bool find_need(Shortage& shortage) {
     count_operands(shortage);
     if (!engine_.options().rescue) return false;
@@ -366,11 +369,12 @@ class HookedOp {
 
   // --- after the kernel
 
-  void finish() {
+  void record_results() {
     Storage* target = call_.target();
     // A kernel may have given an out= argument a new storage.
     if (target && !target->held && !target->foreign) record_ = false;
-    // The first kernel of a thread that asks for the number of threads sets it: with how many this one ran is not known.
+    // The first kernel of a thread that asks for the number of threads sets it: with how many this
+    // one ran is not known.
     if (record_ && Threads::of_openmp() != threads_) {
       Threads::set_here();
       record_ = false;

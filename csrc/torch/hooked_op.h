@@ -17,8 +17,9 @@ namespace coop {
 
 void run_op(Scope& scope, OpInfo& info, c10::DispatchKeySet below, torch::jit::Stack& stack);
 
-// Autograd is storing a gradient in its leaf, or adding to one on the way (between two nodes). Such a sum is committed:
-// bringing it back would mean running most of the step again, term by term, and somebody will want it soon.
+// Autograd is storing a gradient in its leaf, or adding to one on the way (between two nodes). Such
+// a sum is committed: bringing it back would mean running most of the step again, term by term, and
+// somebody will want it soon.
 bool stores_gradient(const OpInfo& info);
 
 }  // namespace coop

@@ -53,7 +53,7 @@ void InFlight::end(Engine& engine, const Message& message) {
   engine.arrived(message.storages);
 }
 
-void InFlight::settle_slow(Engine& engine) {
+void InFlight::end_completed_slow(Engine& engine) {
   for (std::size_t i = 0; i < messages_.size();) {
     if (!messages_[i].done()) {
       ++i;
@@ -66,7 +66,7 @@ void InFlight::settle_slow(Engine& engine) {
 }
 
 void InFlight::strand(Engine& engine) {
-  settle(engine);
+  end_completed(engine);
   for (const Message& message : std::exchange(messages_, {})) {
     for (Storage* storage : message.storages) {
       if (storage->held && storage->block) engine.expose(*storage);

@@ -1,8 +1,9 @@
 // Collectives and messages of torch.distributed that are under way.
 //
-// A c10d op returns before its bytes have gone or come. Threads of the backend carry them, and a Work says when that is
-// done. Until then every operand of the op stays in place. What the op writes is a source: it is never run again. What
-// the backend makes for itself, on any thread, is not recorded either, and stays in place for as long as it lives.
+// A c10d op returns before its bytes have gone or come. Threads of the backend carry them, and a
+// Work says when that is done. Until then every operand of the op stays in place. What the op
+// writes is a source: it is never run again. What the backend makes for itself, on any thread, is
+// not recorded either, and stays in place for as long as it lives.
 #pragma once
 
 #include <c10/util/ThreadLocalDebugInfo.h>
@@ -22,14 +23,15 @@ struct Storage;
 // The collectives of one scope. Everything here is called in a turn.
 class InFlight {
  public:
-  // The op has returned. Its operands, which are entered, stay in place until its Work is done. No Work: it is done.
+  // The op has returned. Its operands, which are entered, stay in place until its Work is done. No
+  // Work: it is done.
   void add(Engine& engine, const OpInfo& info, const torch::jit::Stack& stack, std::span<Storage* const> operands);
   // Releases the operands of what is done. To be called often: there is no notification.
-  void settle(Engine& engine) {
-    if (!messages_.empty()) settle_slow(engine);
+  void end_completed(Engine& engine) {
+    if (!messages_.empty()) end_completed_slow(engine);
   }
-  // The scope ends, but its memory stays while somebody refers to it. Operands of what is still under way stay in place
-  // for life.
+  // The scope ends, but its memory stays while somebody refers to it. Operands of what is still
+  // under way stay in place for life.
   void strand(Engine& engine);
   bool empty() const { return messages_.empty(); }
 
@@ -41,14 +43,14 @@ class InFlight {
     bool done() const;
   };
 
-  void settle_slow(Engine& engine);
+  void end_completed_slow(Engine& engine);
   static void end(Engine& engine, const Message& message);
 
   std::vector<Message> messages_;
 };
 
-// While one of these lives, a c10d op runs on this thread. The backend's threads that work for the op know it as well:
-// PyTorch hands this kind of information on to them.
+// While one of these lives, a c10d op runs on this thread. The backend's threads that work for the
+// op know it as well: PyTorch hands this kind of information on to them.
 class InsideCollective {
  public:
   InsideCollective();

@@ -56,7 +56,8 @@ constexpr Name kFills[] = {"zero_",        "fill_", "normal_",    "uniform_",   
 constexpr Name kReshape[] = {"resize_", "resize_as_", "set_", "_resize_output_", "resize_as_sparse_", "set_data"};
 
 constexpr Name kAccumulates[] = {"detach", "clone", "add", "add_", "copy_", "new_empty_strided", "mul"};
-// Write to running statistics, whether their schema says so or not, if they train: see training_argument.
+// Write to running statistics, whether their schema says so or not, if they train: see
+// training_argument.
 constexpr Name kBatchNorm[] = {"native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update",
                                "batch_norm_update_stats"};
 // Write to an argument, although the schema does not declare it.
@@ -64,8 +65,8 @@ constexpr struct {
   Name op;
   const char* argument;
 } kHiddenWrites[] = {{"mkldnn_rnn_layer_backward", "workspace"}};
-// Of c10d, whose schemas say nothing about writes: these write nothing, and the others write all tensors that are not
-// named as inputs.
+// Of c10d, whose schemas say nothing about writes: these write nothing, and the others write all
+// tensors that are not named as inputs.
 constexpr Name kReadOnlyCollectives[] = {"send", "barrier", "monitored_barrier_", "check_for_nan"};
 constexpr Name kInputPrefixes[] = {"input", "sparse_indices"};
 // Leave some bytes of a result undefined: the padding of a table, scratch space within a workspace.
@@ -179,7 +180,8 @@ Seconds OpInfo::typical_cost(Bytes output_bytes, Seconds measured) {
 }
 
 OpInfo& OpInfo::of(const c10::OperatorHandle& op) {
-  // Schemas have stable addresses. A small direct-mapped cache in front of the table that owns the entries.
+  // Schemas have stable addresses. A small direct-mapped cache in front of the table that owns the
+  // entries.
   struct Slot {
     const void* key = nullptr;
     OpInfo* info = nullptr;

@@ -56,8 +56,8 @@ struct OpInfo {
   std::size_t returns = 0;
   double density = 0;  // measured, seconds per byte of output; moving average, 0: not known yet
 
-  // A single measurement says as much about the machine's other work as about the op. This follows the fast runs of
-  // this op with this much output: down at once, up slowly.
+  // A single measurement says as much about the machine's other work as about the op. This follows
+  // the fast runs of this op with this much output: down at once, up slowly.
   Seconds typical_cost(Bytes output_bytes, Seconds measured);
 
   static OpInfo& of(const c10::OperatorHandle& op);

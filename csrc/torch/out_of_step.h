@@ -1,8 +1,9 @@
 // Whether this rank is in step with the others: it has run out of budget, and they may not have.
 //
-// Ranks pair their collectives by order alone. One that leaves a step early and goes on pairs its next collective with one
-// of the others' last step. So after an OutOfBudget, Python is asked before the next collective: see
-// src/coop/distributed/out_of_step.py. Until then this costs a counter and a flag.
+// Ranks pair their collectives by order alone. One that leaves a step early and goes on pairs its
+// next collective with one of the others' last step. So after an OutOfBudget, Python is asked
+// before the next collective: see src/coop/distributed/out_of_step.py. Until then this costs a
+// counter and a flag.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>
@@ -15,7 +16,8 @@ namespace coop {
 
 class OutOfStep {
  public:
-  // The program calls a c10d op, in a scope. Throws if the rank is out of step. No lock is held: it may wait.
+  // The program calls a c10d op, in a scope. Throws if the rank is out of step. No lock is held: it
+  // may wait.
   static void before_collective(const std::string& op) {
     if (suspected_.load(std::memory_order_relaxed)) [[unlikely]]
       ask(op);

@@ -1,4 +1,5 @@
-// An overdraft is address space behind the arena, which is there for the end of the scope, made accessible for a while.
+// An overdraft is address space behind the arena, which is there for the end of the scope, made
+// accessible for a while.
 #include "torch/overdraft.h"
 
 #include <sys/mman.h>
@@ -13,18 +14,18 @@ namespace coop {
 namespace {
 
 // Free memory of the machine or of the container, the smaller one. 0: not known.
-Bytes spare_memory() {
-  Bytes spare = 0;
+Bytes free_memory() {
+  Bytes free = 0;
   std::ifstream machine("/proc/meminfo");
   for (std::string name; machine >> name;) {
-    if (name == "MemAvailable:" && machine >> spare) break;
+    if (name == "MemAvailable:" && machine >> free) break;
     machine.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
   }
-  spare *= 1024;
+  free *= 1024;
   Bytes limit = 0, used = 0;
   std::ifstream most("/sys/fs/cgroup/memory.max"), now("/sys/fs/cgroup/memory.current");
-  if (most >> limit && now >> used) spare = std::min(spare, limit > used ? limit - used : 0);
-  return spare;
+  if (most >> limit && now >> used) free = std::min(free, limit > used ? limit - used : 0);
+  return free;
 }
 
 constexpr Bytes kByFar = 4;
@@ -32,9 +33,9 @@ constexpr Bytes kByFar = 4;
 }  // namespace
 
 Overdraft::Overdraft(Scope& scope, Bytes at_least) : scope_(scope) {
-  settle(scope);
+  end_if_possible(scope);
   if (scope.overdraft_) return;
-  const Bytes most = std::min((Scope::kReserve - 1) * scope.mapped_, spare_memory() / kByFar / 4096 * 4096);
+  const Bytes most = std::min((Scope::kReserve - 1) * scope.mapped_, free_memory() / kByFar / 4096 * 4096);
   if (most < at_least) return;
   if (mprotect(scope.base_ + scope.mapped_, most, PROT_READ | PROT_WRITE) != 0) return;
   scope.overdraft_ = most;
@@ -43,7 +44,7 @@ Overdraft::Overdraft(Scope& scope, Bytes at_least) : scope_(scope) {
   granted_ = true;
 }
 
-void Overdraft::settle(Scope& scope) {
+void Overdraft::end_if_possible(Scope& scope) {
   if (!scope.overdraft_ || !scope.engine().end_overdraft()) return;
   scope.size_ -= scope.overdraft_;
   madvise(scope.base_ + scope.mapped_, scope.overdraft_, MADV_DONTNEED);

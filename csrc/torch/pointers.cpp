@@ -1,5 +1,5 @@
-// Torch storages and their memory: which storage of the engine stands behind one, what lies outside the arena, and pointers
-// that escape.
+// Torch storages and their memory: which storage of the engine stands behind one, what lies outside
+// the arena, and pointers that escape.
 #include <c10/core/CPUAllocator.h>
 
 #include <cstring>

@@ -56,7 +56,8 @@ Float32Precisions float32_precisions() {
   return all;
 }
 
-// What is not set for a kind of op follows from more general settings: it stays so where those give the same.
+// What is not set for a kind of op follows from more general settings: it stays so where those give
+// the same.
 void set_float32_precisions(const Float32Precisions& wanted) {
   at::Context& context = at::globalContext();
   for (std::size_t i = 0; i < wanted.size(); ++i) {
@@ -199,7 +200,8 @@ void Recipe::push_arguments(const std::vector<Memory>& inputs, Memory target, to
     impl->set_sizes_and_strides(sizes, strides, head.offset);
     if (head.wrapped_number) impl->set_wrapped_number(true);
     at::Tensor result(std::move(impl));
-    // Autograd marks what a foreach op overwrites, whatever its type; nobody else may say so of integers.
+    // Autograd marks what a foreach op overwrites, whatever its type; nobody else may say so of
+    // integers.
     const at::ScalarType type = result.scalar_type();
     if (head.requires_grad && (c10::isFloatingType(type) || c10::isComplexType(type))) result.set_requires_grad(true);
     return result;

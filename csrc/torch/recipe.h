@@ -1,8 +1,9 @@
-// How to run an op again: the operator and its arguments in a compact form that keeps no tensor alive.
+// How to run an op again: the operator and its arguments in a compact form that keeps no tensor
+// alive.
 //
-// A tensor argument is written down as shape, strides, dtype and keys, with the number of the input storage it views.
-// Small sources (a scalar, a step count) are written down by value: later changes to them do not matter then. Nothing in
-// a recipe refers to autograd, so no graph is kept alive.
+// A tensor argument is written down as shape, strides, dtype and keys, with the number of the input
+// storage it views. Small sources (a scalar, a step count) are written down by value: later changes
+// to them do not matter then. Nothing in a recipe refers to autograd, so no graph is kept alive.
 #pragma once
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -86,7 +87,8 @@ struct TensorSpec {
   // sizes, strides, bytes by value follow
 };
 
-// Written while an op runs, in memory that is used over and over; kept only if the op is worth recording.
+// Written while an op runs, in memory that is used over and over; kept only if the op is worth
+// recording.
 class Draft {
  public:
   void clear() {

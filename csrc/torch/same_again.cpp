@@ -21,7 +21,8 @@ constexpr Name kPivots = "linalg_lstsq";
 
 bool is_mask(const at::Tensor& index) { return index.scalar_type() == at::kBool || index.scalar_type() == at::kByte; }
 
-// How many elements are written, and whether each has a place of its own: masks name no place twice.
+// How many elements are written, and whether each has a place of its own: masks name no place
+// twice.
 struct Places {
   std::int64_t count = 0;
   bool distinct = true;

@@ -1,11 +1,12 @@
-// Whether an op gives the same bits when it is run again: a tensor must not have two values in one program.
+// Whether an op gives the same bits when it is run again: a tensor must not have two values in one
+// program.
 //
 // Most do, in the same settings. On the CPU these do not:
-// - ops that write, or add float32 with atomics, to places that indices name: on several threads, in any order. Deterministic
-//   mode makes them serial, and so does a small number of elements;
+// - ops that write, or add float32 with atomics, to places that indices name: on several threads,
+//   in any order. Deterministic mode makes them serial, and so does a small number of elements;
 // - ops that unpool to indices that may collide: PyTorch warns of them itself;
-// - least squares by pivoting: LAPACK reads pivots that nothing has set.
-// tests/opinfo derives this list: from PyTorch's own alerts, and by running every operator again on two threads.
+// - least squares by pivoting: LAPACK reads pivots that nothing has set. tests/opinfo derives this
+//   list: from PyTorch's own alerts, and by running every operator again on two threads.
 #pragma once
 
 #include <ATen/core/function_schema.h>

@@ -105,7 +105,7 @@ std::size_t Scope::close() {
     const TurnPause pause;
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
-  Overdraft::settle(*scope);
+  Overdraft::end_if_possible(*scope);
   scope->in_flight_.strand(*scope->engine_);
   // What is evicted comes back, in room beyond the budget if need be.
   const bool more = mprotect(scope->base_, kReserve * scope->mapped_, PROT_READ | PROT_WRITE) == 0;
@@ -150,8 +150,8 @@ void Scope::drop_all_that_are_done() {
   for (Scope* scope : all) drop_if_done(scope);
 }
 
-// OpenMP's threads are not in the child, which would wait for them when it brings a tensor back. They end here; parent and
-// child start new ones when they need them.
+// OpenMP's threads are not in the child, which would wait for them when it brings a tensor back.
+// They end here; parent and child start new ones when they need them.
 static void end_openmp_threads() {
   constexpr int kSoftly = 1;
   static const auto pause = reinterpret_cast<int (*)(int)>(dlsym(RTLD_DEFAULT, "omp_pause_resource_all"));
@@ -289,7 +289,8 @@ Seconds Scope::replay_here(Op& op, Block* target, Block** produced) {
   torch::jit::Stack stack;
   recipe.push_arguments(inputs, target ? Recipe::Memory{address(*target), target->bytes} : Recipe::Memory{}, stack);
 
-  // No mode, no autograd, no autocast: the op ran below all of them, and so does its replay (rule 6).
+  // No mode, no autograd, no autocast: the op ran below all of them, and so does its replay (rule
+  // 6).
   const c10::impl::ForceDispatchKeyGuard guard(c10::DispatchKeySet(c10::DispatchKey::BackendSelect),
                                                c10::autograd_dispatch_keyset_with_ADInplaceOrView |
                                                    c10::autocast_dispatch_keyset |

@@ -1,8 +1,9 @@
 // One budget on a live PyTorch program: the engine's driver.
 //
-// Owns the arena's memory and ties engine storages to c10::StorageImpl objects. A managed StorageImpl's DataPtr has the
-// engine's storage as its context and release_storage as its deleter, so the way from a tensor to its storage is two
-// loads, and torch calls the deleter when it dies, evicted or not. While evicted its pointer is null and any access throws.
+// Owns the arena's memory and ties engine storages to c10::StorageImpl objects. A managed
+// StorageImpl's DataPtr has the engine's storage as its context and release_storage as its deleter,
+// so the way from a tensor to its storage is two loads, and torch calls the deleter when it dies,
+// evicted or not. While evicted its pointer is null and any access throws.
 #pragma once
 
 #include <c10/core/StorageImpl.h>
@@ -33,7 +34,8 @@ class Scope final : public Driver {
   static Scope* active() { return active_.load(std::memory_order_acquire); }
   // Opens it on this thread; throws std::runtime_error if another is open.
   static void open(std::unique_ptr<Scope> scope);
-  // Closes it. Tensors live on in ordinary memory. Returns how many storages were lost for lack of room.
+  // Closes it. Tensors live on in ordinary memory. Returns how many storages were lost for lack of
+  // room.
   static std::size_t close();
 
   bool contains(const void* address) const {
@@ -42,41 +44,49 @@ class Scope final : public Driver {
   void* address(const Block& block) const { return base_ + block.offset; }
   Bytes offset(const void* address) const { return static_cast<Bytes>(static_cast<const char*>(address) - base_); }
 
-  // The engine's storage behind a torch storage. Bound on the way if it lies in the arena and is not known yet; null
-  // for empty ones.
+  // The engine's storage behind a torch storage. Bound on the way if it lies in the arena and is
+  // not known yet; null for empty ones.
   Storage* storage_of(c10::StorageImpl* impl);
   // The same without binding or making anything.
   Storage* known_storage_of(c10::StorageImpl* impl);
-  // The same for one whose bytes lie in the arena, or would if they were not evicted. Null for others.
+  // The same for one whose bytes lie in the arena, or would if they were not evicted. Null for
+  // others.
   Storage* storage_in_arena(c10::StorageImpl* impl);
   // Memory of a storage: in the arena or foreign.
   const void* data(const Storage& storage) const;
   // Others may write to its bytes without our knowledge.
   static bool shared_outside(const Storage& storage);
-  // Copies the storage of a foreign tensor into the arena, unless its memory belongs to somebody else. Returns the bytes moved.
+  // Copies the storage of a foreign tensor into the arena, unless its memory belongs to somebody
+  // else. Returns the bytes moved.
   Bytes adopt(const at::Tensor& tensor);
-  // A source with the present bytes of one that others may write to; the same one as long as the bytes are the same.
+  // A source with the present bytes of one that others may write to; the same one as long as the
+  // bytes are the same.
   Storage* snapshot(Storage& storage);
-  // Takes a pointer access outside of any op into account: the storage is resident and stays where it is. `foreign_too`: others
-  // share the memory and may write to it, also if it lies outside the arena.
+  // Takes a pointer access outside of any op into account: the storage is resident and stays where
+  // it is. `foreign_too`: others share the memory and may write to it, also if it lies outside the
+  // arena.
   void expose(c10::StorageImpl* impl, bool foreign_too);
 
-  // The torch storage has no memory any more; it had that of the storage. A program that empties one usually fills it
-  // again with the same bytes: FSDP gathers a parameter before the forward pass and once more before the backward pass.
+  // The torch storage has no memory any more; it had that of the storage. A program that empties
+  // one usually fills it again with the same bytes: FSDP gathers a parameter before the forward
+  // pass and once more before the backward pass.
   void emptied(c10::StorageImpl* impl, Storage& storage);
-  // An op has written to these. If one was emptied before and has the same bytes again, it takes the old one's place.
+  // An op has written to these. If one was emptied before and has the same bytes again, it takes
+  // the old one's place.
   void refilled(std::span<Storage* const> written) {
     if (any_emptied_) [[unlikely]]
       refilled_slow(written);
   }
 
-  // An escaping pointer is noticed by the storage's materialiser. Kernels may take pointers: it is off while they run.
+  // An escaping pointer is noticed by the storage's materialiser. Kernels may take pointers: it is
+  // off while they run.
   static void watch_pointer(c10::StorageImpl* impl);
   // Whether that makes sense: not if others may know its address anyway.
   static bool watched(const Storage& storage) { return storage.held && !storage.claims.exposed && !storage.borrowers; }
   static void ignore_pointer(c10::StorageImpl* impl);
 
-  // The open scope, for a thread without the turn: it may be closed at any time, but is not deleted meanwhile.
+  // The open scope, for a thread without the turn: it may be closed at any time, but is not deleted
+  // meanwhile.
   class Use {
    public:
     Use() : scope_((uses_.fetch_add(1), active_.load())) {}
@@ -106,14 +116,15 @@ class Scope final : public Driver {
     Scope* scope_;
   };
 
-  // So many more readers outside of operators (torch/held.h): the scope does not end before they have.
+  // So many more readers outside of operators (torch/held.h): the scope does not end before they
+  // have.
   void readers_began(int more) { readers_ += more; }
 
   // Releases what must not be released under the engine's lock.
   void empty_trash();
-  // The torch storage behind a held storage, for as long as it is handled under the engine's lock; null: another thread is
-  // letting go of it. A storage owns a weak reference to its handle from bind to let_go, so there is no moment at which the
-  // handle may not be asked.
+  // The torch storage behind a held storage, for as long as it is handled under the engine's lock;
+  // null: another thread is letting go of it. A storage owns a weak reference to its handle from
+  // bind to let_go, so there is no moment at which the handle may not be asked.
   c10::StorageImpl* handle_of(const Storage& storage);
 
   // Driver
@@ -158,8 +169,8 @@ class Scope final : public Driver {
   // Deletes a closed scope if none of its blocks is in use.
   static void drop_if_done(Scope* scope);
 
-  // Around a fork, in the turn of the thread that forks: the child finds no lock held, and no transfer under way, by threads
-  // that it does not have.
+  // Around a fork, in the turn of the thread that forks: the child finds no lock held, and no
+  // transfer under way, by threads that it does not have.
   static void before_fork();
   static void after_fork();
 
@@ -189,7 +200,8 @@ class Scope final : public Driver {
   std::atomic<int> readers_ = 0;
   std::mutex maps_mutex_;
   std::unordered_map<const c10::StorageImpl*, Foreign> foreign_;
-  // Foreign storages to which a pointer was taken. While the weak reference is here, no other has this address.
+  // Foreign storages to which a pointer was taken. While the weak reference is here, no other has
+  // this address.
   std::unordered_map<const c10::StorageImpl*, c10::weak_intrusive_ptr<c10::StorageImpl>> opened_;
   std::unordered_map<const Storage*, Storage*> snapshots_;  // bytes when last read, of what others may write to
   struct Emptied {

@@ -1,6 +1,6 @@
-// The tally listens where PyTorch's memory profiler does: its CPU allocator reports to it, on this thread and on those that
-// work for it. Others expect a profiler there, and some use it: autograd functions ask for its settings. So it is one,
-// which is disabled.
+// The tally listens where PyTorch's memory profiler does: its CPU allocator reports to it, on this
+// thread and on those that work for it. Others expect a profiler there, and some use it: autograd
+// functions ask for its settings. So it is one, which is disabled.
 #include "torch/tally.h"
 
 #include <c10/core/Allocator.h>
@@ -32,7 +32,8 @@ class Tally final : public ProfilerStateBase {
   }
   bool memoryProfilingEnabled() const override { return true; }
 
-  // The allocator logs a warning that it cannot report the end of what was there before anybody listened. It need not.
+  // The allocator logs a warning that it cannot report the end of what was there before anybody
+  // listened. It need not.
   void hush(bool on) {
     constexpr int kErrors = 2;
     if (on) log_level_ = FLAGS_caffe2_log_level;

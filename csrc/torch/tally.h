@@ -1,4 +1,5 @@
-// Bytes that kernels allocate and free, counted while PyTorch runs on its own: how a recorder sees scratch.
+// Bytes that kernels allocate and free, counted while PyTorch runs on its own: how a recorder sees
+// scratch.
 #pragma once
 
 #include <pybind11/pybind11.h>

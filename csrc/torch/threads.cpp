@@ -1,5 +1,5 @@
-// Both libraries keep the count for each thread; the names are those of their C interfaces. Where PyTorch was built without
-// one of them, there is nothing to keep.
+// Both libraries keep the count for each thread; the names are those of their C interfaces. Where
+// PyTorch was built without one of them, there is nothing to keep.
 #include "torch/threads.h"
 
 extern "C" {

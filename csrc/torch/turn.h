@@ -9,8 +9,8 @@ namespace coop {
 
 // From here on, ops on this thread pass through the fallback / no longer do.
 void manage_this_thread(bool on);
-// A thread is managed if its ops come here: what PyTorch hands on to other threads, keys among it, makes those managed
-// too.
+// A thread is managed if its ops come here: what PyTorch hands on to other threads, keys among it,
+// makes those managed too.
 bool this_thread_is_managed();
 // A kernel runs on this thread: its allocations fail with a Shortage, its nested ops are not ours.
 bool inside_op();
@@ -20,8 +20,8 @@ c10::DispatchKeySet seen_keys();
 // Locks without keeping others from the GIL meanwhile.
 void lock_without_gil(std::recursive_mutex& mutex);
 
-// Managed threads take turns, one op at a time: a replay borrows the global random state. A thread that runs an op, brings a
-// storage back or ends the scope does so while no other thread does.
+// Managed threads take turns, one op at a time: a replay borrows the global random state. A thread
+// that runs an op, brings a storage back or ends the scope does so while no other thread does.
 class Turn {
  public:
   Turn();
@@ -50,8 +50,8 @@ class InsideOp {
   bool before_;
 };
 
-// A fork happens in the turn of the thread that forks: the child finds no lock held, and no transfer under way, by
-// threads that it does not have. To be called once.
+// A fork happens in the turn of the thread that forks: the child finds no lock held, and no
+// transfer under way, by threads that it does not have. To be called once.
 void watch_forks();
 
 }  // namespace coop

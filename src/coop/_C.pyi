@@ -34,7 +34,7 @@ class Options:
     per_byte: bool
     """A window's cost is divided by its bytes (coop). Default: True."""
     needed_only: bool
-    """Costs count what somebody needs. Default: True."""
+    """Costs count only evicted storages that are needed. Default: True."""
     keep_dead: bool
     """What nobody holds stays until its room is needed. Default: True."""
     in_place: bool
@@ -46,7 +46,7 @@ class Options:
     evict: bool
     """Off: nothing leaves, and memory is only measured. Default: True."""
     record_backward: bool
-    """Gradients on their way can be recomputed too. Default: False."""
+    """Gradients inside a backward pass are recorded too. Default: False."""
     tiny: int
     """Storages up to this size are never worth evicting. Default: 512."""
     max_depth: int
@@ -67,9 +67,9 @@ class Options:
     swap_least: int
     """Storages below this size do not swap. Default: 65536."""
     swap_load: float
-    """Of a transfer's time, what the ops beside it lose. Default: 0.5."""
+    """What a transfer slows ops down, as a share of its time. Default: 0.5."""
     foresee: bool
-    """With swap: what the last step did is expected of this one. Default: True."""
+    """With swap: uses are predicted from the last step. Default: True."""
     checks: int
     """Rule checks: 0 none, 1 cheap ones, 2 at every event, 3 with all evicted after each op.
     Default: 0."""

@@ -193,8 +193,9 @@ class Memory:
         return tensor
 
     def state(self, tensor: torch.Tensor) -> str:
-        """Where the tensor's bytes are: resident, evicted, source, exposed (a pointer to it is
-        known outside) or foreign (not in the arena)."""
+        """Where the tensor's bytes are: resident, evicted, swapped (in the tier), source (resident,
+        and nothing can recompute it), exposed (a pointer to it is known outside) or foreign (not in
+        the arena)."""
         self._require_open()
         return _C.state(tensor)
 

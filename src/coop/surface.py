@@ -11,7 +11,7 @@ EVENT_KINDS: dict[str, str] = {
     "place": "a raw block is handed out",
     "bind": "the block holds this storage from now on; storage 0: it is raw again",
     "record": "the storage can be recomputed from now on; value: the cost of its op",
-    "commit": "it cannot any more",
+    "commit": "the storage can no longer be recomputed",
     "die": "nobody outside refers to it any more",
     "evict": "its block is free; it can be recomputed, or a copy is outside",
     "restore": "the raw block holds it again: an op has run again",
@@ -25,7 +25,7 @@ EVENT_KINDS: dict[str, str] = {
     "move": "value: the offset it comes from",
     "free": "the block is free, and what it held is gone for good",
     "search": "bytes: asked for; value: seconds",
-    "shortage": "bytes: asked for, in vain",
+    "shortage": "no room was found; bytes: requested",
     "plan_adopted": "a plan is in force from now on; value: its ops",
     "plan_lost": "the program does something else than was planned; value: the op of the plan",
     "ran": "checks 2: an op has run, and what follows from it is done; value: its cost",
@@ -49,13 +49,13 @@ OPTIONS: dict[str, str] = {
     "window": "Victims are one run of neighbours (coop).",
     "partition": "Cheap and expensive results go to opposite sides.",
     "per_byte": "A window's cost is divided by its bytes (coop).",
-    "needed_only": "Costs count what somebody needs.",
+    "needed_only": "Costs count only evicted storages that are needed.",
     "keep_dead": "What nobody holds stays until its room is needed.",
     "in_place": "In-place ops rename versions; off: copy on write.",
     "move": "Sources and expensive results in a window's way are copied aside (coop).",
     "rescue": "Where nothing else helps, blocks are moved together.",
     "evict": "Off: nothing leaves, and memory is only measured.",
-    "record_backward": "Gradients on their way can be recomputed too.",
+    "record_backward": "Gradients inside a backward pass are recorded too.",
     "tiny": "Storages up to this size are never worth evicting.",
     "max_depth": "Longer chains of ops are cut by committing.",
     "max_versions": "Longer chains of in-place versions are cut as well.",
@@ -65,8 +65,8 @@ OPTIONS: dict[str, str] = {
     "swap_out": "Bytes per second of the link out, to begin with: then it is measured.",
     "swap_in": "Bytes per second of the link in, likewise.",
     "swap_least": "Storages below this size do not swap.",
-    "swap_load": "Of a transfer's time, what the ops beside it lose.",
-    "foresee": "With swap: what the last step did is expected of this one.",
+    "swap_load": "What a transfer slows ops down, as a share of its time.",
+    "foresee": "With swap: uses are predicted from the last step.",
     "checks": (
         "Rule checks: 0 none, 1 cheap ones, 2 at every event, 3 with all evicted after each op."
     ),
@@ -117,7 +117,7 @@ class StatsFields:
     records: int = 0
     """Ops that are recorded now."""
     looks: int = 0
-    """At records, to find what no longer has to be kept."""
+    """Records that were examined to find what can be released."""
     searches: int = 0
     """Searches for something to evict."""
     exact_costs: int = 0

@@ -188,7 +188,7 @@ def test_bytes_that_do_not_come_back_as_they_were_are_an_error_and_never_used(ho
     with lost, coop.budget(peak.peak // 2, swap=coop.Disk(tmp_path)) as memory:
         training = run(steps=2)
         hog = torch.empty(peak.peak * 3 // 8, dtype=torch.uint8)
-        assert "evicted" in {memory.state(p) for p in training.model.parameters()}
+        assert "swapped" in {memory.state(p) for p in training.model.parameters()}
         damaged(tmp_path, how)
         del hog
         with pytest.raises(RuntimeError, match=r"did not come back as it was.*Tip"):
@@ -241,7 +241,7 @@ def test_an_op_with_a_hundred_operands_outside_brings_them_all_back():
     with coop.budget(8 << 20, swap="1GiB", swap_least=1) as memory:
         parts = [source(memory, 64, 64, value=float(i)) for i in range(100)]
         pressure(8 << 20, 256 << 10)
-        assert sum(memory.state(p) == "evicted" for p in parts) > 64
+        assert sum(memory.state(p) == "swapped" for p in parts) > 64
         assert torch.stack(parts).sum() == 64 * 64 * sum(range(100))
 
 
@@ -295,13 +295,13 @@ def test_a_tier_that_was_full_is_used_again_when_it_has_room():
         first = [source(memory, 256, 1000) for _ in range(5)]  # 1,000 KiB each
         with pytest.raises(coop.OutOfBudget):
             pressure(4 << 20, 500 << 10)
-        outside = [p for p in first if memory.state(p) == "evicted"]
+        outside = [p for p in first if memory.state(p) == "swapped"]
         assert len(outside) == 2
         del outside
-        first = [p for p in first if memory.state(p) != "evicted"]
+        first = [p for p in first if memory.state(p) != "swapped"]
         gc.collect()
         pressure(4 << 20, 1500 << 10)
-        assert any(memory.state(p) == "evicted" for p in first)
+        assert any(memory.state(p) == "swapped" for p in first)
         assert all((p == 1).all() for p in first)
 
 
