@@ -8,6 +8,7 @@ that runs out does not leave the others waiting, and `coop.agree` tells them.
 """
 
 import argparse
+import gc
 
 import torch
 import torch.distributed as dist
@@ -55,19 +56,24 @@ def main() -> None:
     options = arguments.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    with coop.budget(options.budget):
+    find_and_train(options.budget, options.largest)
+    gc.collect()  # the model holds on to the process group
+    dist.destroy_process_group()
+
+
+def find_and_train(budget: str, largest: int) -> None:
+    with coop.budget(budget):
         torch.manual_seed(0)
         layers = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU()) for _ in range(6)]
         model = DistributedDataParallel(nn.Sequential(*layers))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        rows = largest_batch(model, options.largest)
+        rows = largest_batch(model, largest)
         print(f"rank {dist.get_rank()} trains with {rows} rows", flush=True)
         for step in range(1, 4):
             loss = model(batch(rows, step)).square().mean()
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ Not for a block in which ranks wait for each other. When one of them fails there
 come to the end: the rank that failed raises its own error after `patience`, and it cannot go on.
 """
 
+import atexit
 import contextlib
 import ctypes
 import json
@@ -19,6 +20,7 @@ import sys
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakKeyDictionary
 
 import numpy
 import torch
@@ -102,7 +104,6 @@ class _Channel:
     """How the ranks of one group tell each other whether they have failed."""
 
     def __init__(self, group: "ProcessGroup", store: "Store") -> None:
-        self.group = group
         self._fewest: dict[_Where, int] = {}
         """Collectives of the program in a block, when it has succeeded."""
         self._broken = ""
@@ -143,7 +144,6 @@ class _Channel:
             raise _error_of_another(_OTHER, failed) from error
 
     def _give_up(self, error: Exception, why: str) -> None:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._gloo))  # its end would wait for the others
         self._broken = f"{place_now()} failed inside coop.agree, and the other ranks wait for it elsewhere. Tip: let the program end"
         error.add_note(
             f"The other ranks could not be told: {why}. They wait for this rank elsewhere. Tip: let the program end."
@@ -169,15 +169,20 @@ class _Channel:
         failed: dict[str, Any] = json.loads(self._text.tobytes().rstrip(b"\0"))
         return failed
 
-    @staticmethod
-    def _wait(work: "Work", patience: float | None) -> None:
-        if patience is None:
-            work.wait()
-        else:
-            work.wait(timedelta(seconds=patience))
+    def _wait(self, work: "Work", patience: float | None) -> None:
+        try:
+            if patience is None:
+                work.wait()
+            else:
+                work.wait(timedelta(seconds=patience))
+        except BaseException:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._gloo))  # its end would wait for the others
+            raise
 
 
-_channels: dict[Any, _Channel] = {}
+_channels: "WeakKeyDictionary[ProcessGroup, _Channel]" = WeakKeyDictionary()
+"""A group ends when the program destroys it: its threads have to end before the interpreter does."""
+atexit.register(_channels.clear)
 _made: dict[str, int] = {}
 """Channels so far, by the group's name. Names are used again when all groups are destroyed."""
 
@@ -189,9 +194,6 @@ def _channel_of(group: "ProcessGroup | None") -> _Channel | None:
     members = dist.group.WORLD if group is None else group
     if members is None or dist.get_rank(members) < 0 or dist.get_world_size(members) == 1:
         return None
-    alive = dist.distributed_c10d._world.pg_map
-    for stale in [known for known in _channels if known not in alive]:
-        del _channels[stale]
     if members not in _channels:
         name = members.group_name
         _made[name] = _made.get(name, 0) + 1

@@ -13,6 +13,7 @@ a pipeline, cannot be compared, and are refused as well: coop.agree is for them.
 import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import torch.distributed as dist
 
@@ -37,7 +38,7 @@ class _Failure:
     op: str
     collectives: int
     """That this rank had issued before."""
-    group: Any
+    group: "ref[Any]"
     """The default process group then."""
     refused: str = ""
     """The sentence with which a collective was refused."""
@@ -51,9 +52,9 @@ def ran_out(op: str) -> None:
     global _last
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return
-    if _last is not None and _last.refused and _last.group is dist.group.WORLD:
+    if _last is not None and _last.refused and _last.group() is dist.group.WORLD:
         return
-    _last = _Failure(op, _C.collectives(), dist.group.WORLD)
+    _last = _Failure(op, _C.collectives(), ref(dist.group.WORLD))
     with contextlib.suppress(RuntimeError):  # the store is gone: then so is whoever would ask
         _store().set(_key(_last, dist.get_rank()), op)
     _C.suspect(True)
@@ -72,7 +73,7 @@ def in_step() -> None:
 def _judge(collective: str) -> None:
     """Called before the first collective after a failure. Raises OutOfStep."""
     global _last
-    if _last is None or not dist.is_initialized() or dist.group.WORLD is not _last.group:
+    if _last is None or not dist.is_initialized() or dist.group.WORLD is not _last.group():
         _last = None  # there is a new group, and in it everybody begins anew
         _C.suspect(False)
         return
