@@ -1,6 +1,6 @@
 """Small programs of several ranks, each a function that returns what it has computed.
 
-They are run plainly and inside of budgets by ranks.py, and have to give the same bits. Each makes
+They are run plainly and inside of budgets by compare.py, and have to give the same bits. Each makes
 enough activations that a budget below its peak evicts. `late` lets one rank come later than the
 others, so that bytes are on their way while the other goes on.
 """

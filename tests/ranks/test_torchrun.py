@@ -19,7 +19,7 @@ from coop.distributed.budgets import budget_of
 from coop.distributed.place import Place, place_in_environment, place_now
 from coop.event_file import EventWriter
 from coop.policies import options_for
-from distributed.torchrun import Ended, by_hand, coop_run, started, torchrun
+from ranks.torchrun import Ended, by_hand, coop_run, started, torchrun
 
 SCRIPTS = Path(__file__).with_name("scripts")
 TRAIN = str(SCRIPTS / "train.py")

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from distributed.programs import PROGRAMS
-from distributed.ranks import LEAVE_EARLY, SHARES
+from ranks.compare import LEAVE_EARLY, SHARES
+from ranks.programs import PROGRAMS
 
 pytestmark = pytest.mark.slow
 
-RANKS = Path(__file__).with_name("ranks.py")
+RANKS = Path(__file__).with_name("compare.py")
 
 
 def run_ranks(folder: Path, names: list[str], ranks: int = 2, **options: Any) -> list[list[dict[str, Any]]]:

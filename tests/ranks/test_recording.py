@@ -14,7 +14,7 @@ from coop.trace.collectives import is_collective
 from coop.trace.device import load
 from coop.trace.peak import peak_bytes
 from coop.trace.script_shapes import trace_shapes
-from distributed.recording import LATE, PROGRAMS, STEPS
+from ranks.recording import LATE, PROGRAMS, STEPS
 
 pytestmark = pytest.mark.slow
 
@@ -89,7 +89,7 @@ FAKE = """
 import sys
 sys.path.insert(0, {tests!r})
 import torch.distributed as dist
-from distributed.recording import training
+from ranks.recording import training
 dist.init_process_group("gloo")
 step, _ = training({name!r}, 0)
 for _ in range(4):

@@ -1,6 +1,6 @@
 """One rank: records a step, plans it and follows the plan, and writes down what came of it.
 
-    torchrun --standalone --nproc-per-node 2 tests/distributed/recording.py OUT NAME...
+    torchrun --standalone --nproc-per-node 2 tests/ranks/recording.py OUT NAME...
 
 Of each program OUT.<name>.<rank>.trace is the trace, and OUT.<rank>.json says what happened.
 """
@@ -21,8 +21,8 @@ import torch.distributed as dist
 from torch import nn
 
 import coop
-from distributed.programs import batches, network
-from distributed.ranks import digest
+from ranks.compare import digest
+from ranks.programs import batches, network
 
 SHARE = 0.85
 STEPS = 5

@@ -1,6 +1,6 @@
 """One rank: runs programs plainly and inside of budgets, and writes down what came of it.
 
-    torchrun --standalone --nproc-per-node 2 tests/distributed/ranks.py OUT NAME...
+    torchrun --standalone --nproc-per-node 2 tests/ranks/compare.py OUT NAME...
 
 For each program and each share of its peak, OUT.<rank>.json says whether the bits were the same,
 how much was evicted, and what failed.
@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 import coop
-from distributed.programs import PROGRAMS
+from ranks.programs import PROGRAMS
 
 LEAVE_EARLY = "leave_early"
 SHARES = (0.8, 0.6, 0.45)
