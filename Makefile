@@ -7,10 +7,10 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CPP := $(wildcard csrc/*/*.cpp csrc/*/*.h tests/engine/*.cpp tests/engine/*.h)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 # On a busy machine, threads that spin while they wait for each other make PyTorch ten times slower.
-demo test quick hunt-programs hunt-opinfo hunt-files hunt-faults hunt-tips: export OMP_WAIT_POLICY ?= passive
+demo test test-distributed quick hunt-programs hunt-opinfo hunt-files hunt-faults hunt-tips: export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint format bench results build clean
+.PHONY: help demo test test-distributed quick lint format bench results build clean
 .PHONY: hunt hunt-programs hunt-opinfo hunt-files hunt-faults hunt-tips
 
 help: ## this list
@@ -25,6 +25,9 @@ test: .venv/.built .venv/.dev lint ## everything: style, types, the engine's own
 
 quick: .venv/.built .venv/.dev ## the tests that are not slow
 	$(BIN)/python -m pytest -m "not slow"
+
+test-distributed: .venv/.built .venv/.dev ## all programs of several ranks, in every way, on two and on four ranks
+	$(BIN)/python -m pytest tests/ranks -m "slow or thorough"
 
 lint: .venv/.dev ## style and types
 	$(BIN)/ruff check
@@ -47,6 +50,7 @@ bench: .venv/.built .venv/.dev ## all benchmarks, with tables, pictures and JSON
 	$(BIN)/python benchmarks/simulator.py --json results/simulator.json
 	$(BIN)/python benchmarks/planners.py --json results/planners.json
 	$(BIN)/python benchmarks/swap.py --json results/swap.json
+	$(BIN)/python benchmarks/distributed.py --json results/distributed.json
 	$(BIN)/python benchmarks/at_scale.py --json results/at-scale.json
 
 results: .venv/.built .venv/.dev ## docs/results*.md and the tables in docs/distributed.md, out of docs/figures/*.json

@@ -54,8 +54,8 @@ std::vector<Line> random_step(check::Random& random, std::size_t length) {
 }
 
 // Where some sizes should go: free or not, in the arena or not.
-std::vector<Planned::Room> random_room(check::Random& random) {
-  std::vector<Planned::Room> room;
+std::vector<Planned::Place> random_room(check::Random& random) {
+  std::vector<Planned::Place> room;
   while (random.chance(50))
     room.push_back({64 * random.between(1, 8), 64 * random.below(160), random.chance(50) ? -1 : 0});
   return room;
@@ -79,7 +79,7 @@ std::shared_ptr<Planned> random_plan(check::Random& random, const std::vector<Li
       bytes_of[tensor] = bytes;
       value_of[tensor++] = values++;
     }
-    plan->node("", false, outputs, random.chance(50) ? std::vector<Planned::Room>{} : random_room(random));
+    plan->node("", false, outputs, random.chance(50) ? std::vector<Planned::Place>{} : random_room(random));
   }
   for (std::uint32_t node = 0; node <= lines.size(); ++node) {
     while (random.chance(60)) {

@@ -5,6 +5,8 @@ enough activations that a budget below its peak evicts. `late` lets one rank com
 others, so that bytes are on their way while the other goes on.
 """
 
+import shutil
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -437,6 +439,88 @@ def fsdp_evaluating(rank: int, world: int) -> Any:
         found.append(loss.detach())
         kept.append(model(batch).detach())  # of a graph that is never run backwards
     return [found, kept, [parameter.to_local() for parameter in model.parameters()]]
+
+
+@program
+def fsdp_hybrid(rank: int, world: int) -> Any:
+    """Sharded inside of pairs, replicated between them."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    inside = 2 if world % 2 == 0 else 1
+    mesh = init_device_mesh("cpu", (world // inside, inside), mesh_dim_names=("replicate", "shard"))
+    return fsdp(rank, mesh=mesh)
+
+
+@program
+def fsdp_checkpoint(rank: int, world: int) -> Any:
+    """Saved and loaded by torch.distributed.checkpoint, at once and in the background."""
+    import torch.distributed.checkpoint as checkpoint
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+    from torch.distributed.fsdp import fully_shard
+
+    folders: list[Any] = [None, None]
+    if rank == 0:
+        folders = [tempfile.mkdtemp(), tempfile.mkdtemp()]
+    dist.broadcast_object_list(folders, 0)
+    background = dist.new_group(backend="gloo")  # its collectives run beside those of the training
+    model = network(3)
+    for part in model:
+        fully_shard(part)
+    fully_shard(model)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+
+    def steps() -> list[torch.Tensor]:
+        losses = []
+        for batch in batches(rank, 2):
+            loss = model(batch).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.detach())
+        return losses
+
+    found = [steps()]
+    parameters, moments = get_state_dict(model, optimizer)
+    checkpoint.save({"model": parameters, "optimizer": moments}, checkpoint_id=folders[0])
+    found.append(steps())
+    parameters, moments = get_state_dict(model, optimizer)
+    pending = checkpoint.async_save(
+        {"model": parameters, "optimizer": moments}, checkpoint_id=folders[1], process_group=background
+    )
+    found.append(steps())  # while it is written
+    pending.result()
+    for folder in folders:
+        parameters, moments = get_state_dict(model, optimizer)
+        state = {"model": parameters, "optimizer": moments}
+        checkpoint.load(state, checkpoint_id=folder)
+        set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+        found.append(steps())
+    dist.destroy_process_group(background)
+    dist.barrier()
+    if rank == 0:
+        for folder in folders:
+            shutil.rmtree(folder)
+    return [found, [parameter.to_local() for parameter in model.parameters()]]
+
+
+@program
+def backend_called_directly(rank: int, world: int) -> Any:
+    """Past the dispatcher: pointers that escape are noticed as anywhere."""
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))  # type: ignore[union-attr]
+    values = activations(rank)
+    total = values[3] * 2
+    late(rank)
+    backend.allreduce([total]).wait()
+    first = press(values)
+    value = values[5] + 1
+    backend.broadcast(value, 0).wait()
+    if rank == 0:
+        backend.send([values[7] * 3], 1, 0).wait()
+    elif rank == 1:
+        got = torch.empty(ROWS, WIDTH)
+        backend.recv([got], 0, 0).wait()
+        values.append(got)
+    return [total, value, first, press(values)]
 
 
 @program
