@@ -58,7 +58,7 @@ results: .venv/.built .venv/.dev ## docs/results*.md and the tables in docs/dist
 	$(BIN)/python benchmarks/simulation.py
 	$(BIN)/python benchmarks/planning.py
 	$(BIN)/python benchmarks/swapping.py
-	$(BIN)/python benchmarks/at_scale_page.py
+	$(BIN)/python benchmarks/distributed_page.py
 
 hunt: hunt-opinfo hunt-files hunt-faults hunt-tips hunt-programs ## all hunts for errors, the last one without end
 

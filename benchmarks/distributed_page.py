@@ -1,16 +1,16 @@
-"""Puts the figures of docs/figures/at-scale.json, which benchmarks/at_scale.py writes, into docs/distributed.md.
+"""Puts the figures of benchmarks/distributed.py and benchmarks/at_scale.py into docs/distributed.md.
 
-They stand between two marks in that page. No figure there is written by hand.
+They stand between marks in that page. No figure there is written by hand.
 """
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from coop.report.page import table
 
 DOCS = Path(__file__).parents[1] / "docs"
-BEGIN, END = "<!-- at-scale: begin -->", "<!-- at-scale: end -->"
 GIB = 2**30
 Row = dict[str, Any]
 
@@ -27,7 +27,26 @@ def percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.1%}"
 
 
-def section(rows: list[Row]) -> str:
+def training(rows: list[Row]) -> str:
+    """Of benchmarks/distributed.py."""
+    found = {(row["ranks"], row["way"]): row for row in rows if row["way"] != "end"}
+    ranks = max(number for number, _ in found)
+    ends = [row["seconds"] for row in rows if row["way"] == "end"]
+    beside = found[ranks, "half"]["cpu"] / found[1, "half"]["cpu"]
+    return table(
+        ["", "measured", "asked"],
+        [
+            [f"DDP on {ranks} ranks, nothing evicted: CPU time / plain DDP", f"{found[ranks, 'large']['cpu']:.2f}", "1.03"],
+            [f"DDP on {ranks} ranks in half of the activations", f"{found[ranks, 'half']['cpu']:.2f}", ""],
+            ["one process without DDP in half of the activations", f"{found[1, 'half']['cpu']:.2f}", ""],
+            ["the first of these over the second", f"{beside:.2f}", "1.05"],
+            ["a rank out of budget: seconds until all have ended", f"{max(ends):.1f}", "10"],
+        ],
+    ).strip("\n")  # fmt: skip
+
+
+def at_scale(rows: list[Row]) -> str:
+    """Of benchmarks/at_scale.py."""
     ranks = [row for row in rows if row["part"] == "ranks" and not row["options"]]
     keep = next(row for row in rows if row["part"] == "ranks" and row["options"])
     budgets = [row for row in rows if row["part"] == "budgets"]
@@ -70,15 +89,20 @@ def section(rows: list[Row]) -> str:
     return "\n\n".join(part.strip("\n") for part in text)
 
 
+def fill(name: str, section: Callable[[list[Row]], str]) -> None:
+    """Writes the section between its marks, from the file of its name."""
+    figures, page = DOCS / "figures" / f"{name}.json", DOCS / "distributed.md"
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    before, _, rest = page.read_text().partition(begin)
+    _, mark, after = rest.partition(end)
+    if not mark:
+        raise ValueError(f"{page.name} has no place for {name}")
+    page.write_text(f"{before}{begin}\n{section(json.loads(figures.read_text())['rows'])}\n{end}{after}")
+
+
 def main() -> None:
-    figures = DOCS / "figures" / "at-scale.json"
-    page = DOCS / "distributed.md"
-    before, _, rest = page.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    if not figures.exists() or not rest:
-        return
-    made = section(json.loads(figures.read_text())["rows"])
-    page.write_text(f"{before}{BEGIN}\n{made}\n{END}{after}")
+    fill("distributed", training)
+    fill("at-scale", at_scale)
 
 
 if __name__ == "__main__":
