@@ -159,6 +159,9 @@ class Engine {
   void thaw();
 
   Stats stats() const;
+  // Two of them alone, for a driver that asks after each op.
+  Bytes floor() const { return ledger_.floor(); }
+  Seconds recompute_seconds() const { return counts_.recompute_seconds; }
   const Options& options() const { return options_; }
   Driver& driver() { return driver_; }
   const Arena& arena() const { return arena_; }

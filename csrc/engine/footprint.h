@@ -21,10 +21,15 @@ class Footprint {
     most_ = 0;
   }
   void take(const Block& block) {
-    auto place = pieces_.end();
-    if (holes_) place = hole_for(block.bytes);
-    const Bytes at = place == pieces_.begin() ? 0 : std::prev(place)->end();
-    pieces_.insert(place, {at, block.bytes, block.offset});
+    if (holes_) [[unlikely]] {
+      const auto place = hole_for(block.bytes);
+      const Bytes at = place == pieces_.begin() ? 0 : std::prev(place)->end();
+      pieces_.insert(place, {at, block.bytes, block.offset});
+      most_ = std::max(most_, at + block.bytes);
+      return;
+    }
+    const Bytes at = pieces_.empty() ? 0 : pieces_.back().end();
+    pieces_.push_back({at, block.bytes, block.offset});
     most_ = std::max(most_, at + block.bytes);
   }
   // Ignores blocks of others.

@@ -65,7 +65,7 @@ class OpCall {
 
   void enter() {
     if (updated_.empty()) {
-      engine_->before_overwrite(written_);
+      if (!written_.empty()) engine_->before_overwrite(written_);
     } else {
       std::vector<Storage*> all = written_;
       all.insert(all.end(), updated_.begin(), updated_.end());
@@ -73,8 +73,8 @@ class OpCall {
     }
     entering_ = true;
     engine_->enter(operands_);
-    engine_->overwriting(written_);
-    engine_->overwriting(updated_);
+    if (!written_.empty()) engine_->overwriting(written_);
+    if (!updated_.empty()) engine_->overwriting(updated_);
   }
   // Everything before entering is done: rule 5 holds for what the op overwrites.
   bool entering() const { return entering_; }

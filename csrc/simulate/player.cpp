@@ -63,12 +63,11 @@ Player::Status Player::play(int steps) {
       carry_over();
       for (at_ = 0; at_ < program_.instructions.size(); ++at_) {
         run(program_.instructions[at_]);
-        const Stats stats = engine_->stats();
-        if (stats.floor > floor_) {
-          floor_ = stats.floor;
+        if (engine_->floor() > floor_) {
+          floor_ = engine_->floor();
           floor_setter_ = at_;
         }
-        if (stats.recompute_seconds > patience_ * (step_ + 1)) return Status::thrash;
+        if (engine_->recompute_seconds() > patience_ * (step_ + 1)) return Status::thrash;
       }
     }
   } catch (const Shortage& shortage) {
