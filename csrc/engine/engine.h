@@ -172,6 +172,8 @@ class Engine {
   // consistent first: that is thrown at the next op, or here.
   void check();
   void throw_if_broken();
+  // A driver has found a rule broken: that is thrown at the next op.
+  void broken(const char* rule) { checks_.broken(rule); }
 
  private:
   using Lock = std::lock_guard<Gate>;

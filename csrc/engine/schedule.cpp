@@ -3,18 +3,26 @@
 
 #include <algorithm>
 #include <unordered_set>
+#include <utility>
 
 namespace coop {
 
 Schedule::Schedule(std::span<Storage* const> goals, From from, Bytes alignment) : from_(from), alignment_(alignment) {
   find_order(goals, false);
-  for (Op* op : order_) find_need(*op);
+  std::vector<std::pair<Op*, Bytes>> before;
+  for (Op* op : order_) {
+    before.emplace_back(op, op->need);
+    find_need(*op);
+  }
   find_order(goals, true);
   for (const Op* op : order_) {
     for (std::uint32_t i = 0; i < op->inputs_count; ++i) ++uses_[op->inputs()[i].storage];
   }
   for (const Storage* goal : goals) ++uses_[goal];
   measure(goals);
+  if (from_ == From::scratch) {  // what is only asked must not change what the next walk does
+    for (const auto& [op, need] : before) op->need = need;
+  }
 }
 
 // It has to be recomputed.

@@ -236,6 +236,7 @@ class HookedOp {
     const bool repeatable = this->repeatable();
     if (repeatable) undo_.remember(scope_, info_, stack_, call_.updated());
     const auto undo = [&] {
+      scope_.in_flight().wait(engine_);
       if (!repeatable || !undo_.possible(stack_)) return false;
       undo_.restore(scope_, stack_);
       return true;
@@ -271,7 +272,7 @@ class HookedOp {
           const TurnPause pause;
           info_.op.redispatchBoxed(below_, &stack_);
         }
-        scope_.in_flight().add(engine_, info_, stack_, call_.operands());
+        scope_.in_flight().add(engine_, info_, stack_, call_.operands(), call_.written());
         return;
       }
       const TurnPause pause;

@@ -25,28 +25,43 @@ class InFlight {
  public:
   // The op has returned. Its operands, which are entered, stay in place until its Work is done. No
   // Work: it is done.
-  void add(Engine& engine, const OpInfo& info, const torch::jit::Stack& stack, std::span<Storage* const> operands);
+  void add(Engine& engine, const OpInfo& info, const torch::jit::Stack& stack, std::span<Storage* const> operands,
+           std::span<Storage* const> written);
   // Releases the operands of what is done. To be called often: there is no notification.
   void end_completed(Engine& engine) {
     if (!messages_.empty()) end_completed_slow(engine);
   }
+  // There is no room: waits a moment for what is under way, because its operands are in the way.
+  // Some of it may depend on what this thread does next, so what was waited for in vain is not
+  // waited for again.
+  void wait(Engine& engine);
   // The scope ends, but its memory stays while somebody refers to it. Operands of what is still
   // under way stay in place for life.
   void strand(Engine& engine);
   bool empty() const { return messages_.empty(); }
 
  private:
+  // Where a storage lay, and its bytes if they are only read.
+  struct Seen {
+    Bytes offset = 0;
+    std::uint64_t digest = 0;
+    bool read_only = false;
+  };
   // A Work without references counts as done.
   struct Message {
     c10::weak_intrusive_ptr<c10d::Work> work;
     std::vector<Storage*> storages;
+    std::vector<Seen> seen = {};  // with checks of level 2: when it began, one for each storage
     bool done() const;
   };
 
   void end_completed_slow(Engine& engine);
+  static void check(Engine& engine, const Message& message);
   static void end(Engine& engine, const Message& message);
 
   std::vector<Message> messages_;
+  std::uint64_t begun_ = 0;    // messages so far
+  std::uint64_t in_vain_ = 0;  // the last of those that were waited for in vain
 };
 
 // While one of these lives, a c10d op runs on this thread. The backend's threads that work for the

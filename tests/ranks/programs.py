@@ -5,6 +5,7 @@ enough activations that a budget below its peak evicts. `late` lets one rank com
 others, so that bytes are on their way while the other goes on.
 """
 
+import random
 import shutil
 import tempfile
 import time
@@ -253,6 +254,46 @@ def several_groups(rank: int, world: int) -> Any:
     for work in works:
         work.wait()
     return [total, buffers, press(buffers)]
+
+
+@program
+def stress_with_late_partners(rank: int, world: int) -> Any:
+    """Many messages and collectives at once, ranks that come late at random, and pressure between."""
+    same, own = random.Random(5), random.Random(100 + rank)
+    values = activations(rank)
+    pending: list[tuple[Any, torch.Tensor]] = []
+    found = []
+    for round in range(40):
+        if own.random() < 0.3:
+            time.sleep(own.random() * 0.01)
+        kind, index = same.randrange(5), same.randrange(len(values))
+        outgoing = values[index] * (round + 1)
+        if kind == 0:
+            pending.append((dist.all_reduce(outgoing, async_op=True), outgoing))
+        elif kind == 1:
+            pending.append((dist.broadcast(outgoing, same.randrange(world), async_op=True), outgoing))
+        elif kind == 2:
+            parts = [torch.empty_like(outgoing) for _ in range(world)]
+            pending.append((dist.all_gather(parts, outgoing, async_op=True), parts[-1]))
+        else:
+            got = torch.empty_like(outgoing)
+            ring = [
+                dist.P2POp(dist.isend, outgoing, (rank + 1) % world),
+                dist.P2POp(dist.irecv, got, (rank - 1) % world),
+            ]
+            pending += zip(dist.batch_isend_irecv(ring), [torch.zeros(1), got], strict=True)
+        del outgoing
+        values[index] = torch.cos(values[index - 1] + values[index])
+        if same.random() < 0.4:
+            found.append(press(values[: same.randrange(2, len(values))]).sum())
+        while len(pending) > same.randrange(1, 6):
+            work, result = pending.pop(same.randrange(len(pending)))
+            work.wait()
+            found.append(result.sum())
+    for work, result in pending:
+        work.wait()
+        found.append(result * 2)
+    return [found, press(values)]
 
 
 @program
