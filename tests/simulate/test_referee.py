@@ -276,7 +276,7 @@ def test_a_transfer_that_ends_before_its_time_is_refused() -> None:
 def test_a_transfer_that_is_done_and_not_told_is_refused() -> None:
     game = ahead()
     at = between_ops(game, "out")
-    game.refuses(game.without(at), "is done, and nothing was told")
+    game.refuses(game.without(at), "is done, and no event says so")
 
 
 def test_the_end_of_a_transfer_that_never_began_is_refused() -> None:
