@@ -62,8 +62,7 @@ def in_thread(work):
 def test_an_unknown_policy_is_a_value_error_that_lists_the_known_ones():
     with pytest.raises(ValueError, match="unknown policy 'fifo'") as caught:
         coop.budget("1MiB", policy="fifo")
-    for name in ("coop", "coop-paper", "dtr", "dtr-eq", "dte", "delta", "lru"):
-        assert name in coop.POLICIES
+    for name in coop.POLICIES:
         assert name in str(caught.value)
 
 

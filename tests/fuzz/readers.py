@@ -23,7 +23,7 @@ from coop.plan import PlanError, graph_of, peak_of, solve
 from coop.plan.model import file as plan_file
 from coop.plan.model.plan import Step
 from coop.plan.running.follow import planned
-from coop.plan.running.packing import assign, place
+from coop.plan.running.packing import assign, with_addresses
 from coop.policies import options_for
 from coop.report.memory_map import paint
 from coop.report.rebuild import rebuild
@@ -107,7 +107,7 @@ def _plans() -> list[bytes]:
     there_and_back = (Step("out", value), Step("free", value), Step("in", value))
     about = {"paging": asdict(Paging(1e-5, 1e10, 1e-5, 1e10))}
     steps = (*made[1].steps[:at], *there_and_back, *made[1].steps[at:])
-    made.append(place(replace(made[1], steps=steps, about=about)))
+    made.append(with_addresses(replace(made[1], steps=steps, about=about)))
     made.append(replace(made[0], addresses=None))  # as files of version 1 are
     return [_written(lambda path, plan=plan: plan_file.write(plan, path)) for plan in made]
 

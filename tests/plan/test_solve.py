@@ -205,7 +205,7 @@ def test_a_search_that_is_stopped_ends_soon_with_what_it_has(planner):
         assert len(str(error)) > 20
     assert time.monotonic() - begin < 0.4 + LATE
     timer.join()
-    assert search.left() == 0
+    assert search.seconds_left() == 0
     if search.duration is not None:
         assert_sound(search.plan(planner), graph, search.budget)
 
@@ -241,7 +241,7 @@ def test_after_ctrl_c_the_planner_is_waited_for(interruptible, monkeypatch):
 
     def slow(search):
         search.offer(WASTEFUL)
-        while search.left():
+        while search.seconds_left():
             time.sleep(0.01)
         time.sleep(0.5)
         search.offer(range(7))

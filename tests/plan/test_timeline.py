@@ -125,7 +125,7 @@ def test_who_is_in_memory_is_the_same_from_all_sides(seed):
         assert sum(i.bytes for i in alive if i.value != NONE) == sum(
             value.bytes for n, value in enumerate(graph.values) if there(graph, steps, n, at)
         )
-    stays = list(timeline.stays())
+    stays = list(timeline.residencies())
     for value in range(len(graph.values)):
         for at in range(len(steps)):
             inside = sum(stay == value and begin <= at < end for stay, begin, end in stays)
@@ -146,7 +146,7 @@ def test_what_is_made_while_it_is_there_begins_a_new_stay(seed):
     steps = schedule(graph, chance)
     made = sum(len(graph.nodes[step.number].outputs) for step in steps if step.kind == "compute")
     brought = sum(step.kind == "in" for step in steps)
-    assert len(list(Timeline(graph, steps).stays())) == made + brought
+    assert len(list(Timeline(graph, steps).residencies())) == made + brought
 
 
 @pytest.mark.parametrize("seed", range(30))
