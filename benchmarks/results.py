@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from coop.report.page import table
+from prose import wrapped
 
 TITLES = {"bert": "BERT", "gpt2": "GPT-2", "resnet50": "ResNet-50", "swin-t": "Swin-T", "bilstm": "BiLSTM"}
 ADAM = {"adam": "Adam", "fused": "fused Adam"}
@@ -271,7 +272,7 @@ def main() -> None:
 
         plot(settings.output.parent / settings.picture, [Row(**row) for row in rows])
     settings.output.parent.mkdir(parents=True, exist_ok=True)
-    settings.output.write_text(page.text(settings.picture))
+    settings.output.write_text(wrapped(page.text(settings.picture)))
     print(f"written: {settings.output}")
 
 

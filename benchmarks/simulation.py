@@ -24,6 +24,7 @@ from coop.report.points import parse_ratios
 from coop.report.results import Results
 from coop.report.sweep import Sweep
 from coop.report.variants import Variant, ablation_of
+from prose import wrapped
 
 DOCS = Path(__file__).parents[1] / "docs"
 FIGURES = DOCS / "figures"
@@ -219,7 +220,7 @@ def main() -> None:
     if planned := planning.load():
         more = "More of the planners, and how they were measured: [results-planners.md](results-planners.md).\n"
         parts += ["## Planned beforehand\n", more, planning.networks(planned)]
-    (DOCS / "results.md").write_text("\n".join(parts))
+    (DOCS / "results.md").write_text(wrapped("\n".join(parts)))
     print("written: docs/results.md")
 
 
