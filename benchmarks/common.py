@@ -54,7 +54,8 @@ def add_models(made: argparse.ArgumentParser, scale: str = "full") -> None:
 
 
 def progress() -> Progress:
-    """A bar that is redrawn when something happens, not by a thread: processes are forked while it is shown."""
+    """A bar that is redrawn when something happens, not by a thread: processes are forked while it
+    is shown."""
     columns = (
         SpinnerColumn(),
         BarColumn(),

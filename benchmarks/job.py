@@ -1,8 +1,9 @@
 """One training program run one way: what the benchmarks start in processes of their own.
 
-A `Way` says how: plainly, under a coop budget, or with one of PyTorch's own means against memory. All ways start from the same seed,
-train the same model on the same batch with the same Adam, read the loss after each step, and are compared by digests.
-Only ways that need coop import it: plain PyTorch runs with its own allocator.
+A `Way` says how: plainly, under a coop budget, or with one of PyTorch's own means against memory.
+All ways start from the same seed, train the same model on the same batch with the same Adam, read
+the loss after each step, and are compared by digests. Only ways that need coop import it: plain
+PyTorch runs with its own allocator.
 """
 
 import contextlib
@@ -28,7 +29,8 @@ Tensors = Iterable[torch.Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class Way:
-    """`name` is what tables show: eager, checkpoint, selective, accumulate, compile, save_on_cpu, save_on_disk, or POLICY@RATIO."""
+    """`name` is what tables show: eager, checkpoint, selective, accumulate, compile, save_on_cpu,
+    save_on_disk, or POLICY@RATIO."""
 
     model: str
     optimizer: str  # adam | fused
@@ -135,7 +137,8 @@ class Job:
         self.losses.append(total)
 
     def persistent(self) -> Iterator[torch.Tensor]:
-        """Parameters, buffers, optimizer state, inputs: what lives from step to step, gradients apart."""
+        """Parameters, buffers, optimizer state, inputs: what lives from step to step, gradients
+        apart."""
         yield from self.model.parameters()
         yield from self.model.buffers()
         yield from self.batch.values()
@@ -203,8 +206,8 @@ class Clock:
 class Profile:
     """The memory of one step, without coop.
 
-    Peaks: of all live bytes, and of activations, which are all live bytes that are not persistent and not gradients; kernels'
-    scratch and the optimizer's temporaries are among them.
+    Peaks: of all live bytes, and of activations, which are all live bytes that are not persistent
+    and not gradients; kernels' scratch and the optimizer's temporaries are among them.
     """
 
     persistent: int

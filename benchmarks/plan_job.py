@@ -12,7 +12,8 @@ SLACK = 600.0  # seconds beside the planner's own: traces, models too large to g
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """One measurement: `work` runs here and gives a row; `asked` of it, and whether that was reached."""
+    """One measurement: `work` runs here and gives a row; `asked` of it, and whether that was
+    reached."""
 
     what: str
     work: Callable[[], Row]

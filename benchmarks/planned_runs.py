@@ -1,4 +1,5 @@
-"""Two parts of planners.py in which a plan is carried out: by coop on a live program, and by torch.compile."""
+"""Two parts of planners.py in which a plan is carried out: by coop on a live program, and by
+torch.compile."""
 
 import argparse
 import functools
@@ -63,7 +64,8 @@ def _live(given: argparse.Namespace, name: str) -> Row:
 
 
 def _trained(way: str, name: str, given: argparse.Namespace, *how: Any) -> Row:
-    """A budget that a plan serves may be too small without one: then there is nothing to tell of that."""
+    """A budget that a plan serves may be too small without one: then there is nothing to tell of
+    that."""
     try:
         row: Row = call(_train, name, given.threads, given.steps, *how, limit=SLACK)
     except Failed:
@@ -132,7 +134,8 @@ class Training:
 
 
 def _train(name: str, threads: int, steps: int, budget: int | None, plan: Path | None) -> Row:
-    """The first two steps do not count: there the optimizer makes its state, and the plan does not fit yet."""
+    """The first two steps do not count: there the optimizer makes its state, and the plan does not
+    fit yet."""
     torch.set_num_threads(threads)
     if budget is None:
         training = Training(name)

@@ -1,5 +1,5 @@
-"""Makes docs/results-planners.md out of docs/figures/planners.json, which benchmarks/planners.py writes; and the table
-of the eight networks, for docs/results.md (simulation.py).
+"""Makes docs/results-planners.md out of docs/figures/planners.json, which benchmarks/planners.py
+writes; and the table of the eight networks, for docs/results.md (simulation.py).
 
     python benchmarks/planners.py --json docs/figures/planners.json
     python benchmarks/planning.py

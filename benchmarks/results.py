@@ -1,4 +1,5 @@
-"""Makes docs/results-training.md out of the JSON that the other benchmarks write: the figures asked for beside the figures reached.
+"""Makes docs/results-training.md out of the JSON that the other benchmarks write: the figures asked
+for beside the figures reached.
 
     python benchmarks/results.py docs/figures/*.json
 
@@ -43,7 +44,8 @@ class Page:
             if content["benchmark"] in ("simulation", "simulator", "planners", "swap"):  # a page of its own
                 continue
             before = self.data.setdefault(content["benchmark"], content | {"rows": []})["rows"]
-            # Each run of the benchmark has its own eager row, to which its ratios refer; the page shows one.
+            # Each run of the benchmark has its own eager row, to which its ratios refer; the page
+            # shows one.
             before += [row for row in content["rows"] if row.get("method") != "eager" or not _has(before, row)]
 
     def rows(self, benchmark: str, **match: Any) -> Rows:

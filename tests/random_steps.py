@@ -115,7 +115,8 @@ class Writer:
 
 
 def training(rng: random.Random, length: int) -> Trace:
-    """Forward through layers, backward through what was saved, then an optimizer that writes to the parameters."""
+    """Forward through layers, backward through what was saved, then an optimizer that writes to the
+    parameters."""
     w = Writer(rng)
     parameters = [w.source("parameter") for _ in range(rng.randint(1, 5))]
     states = [w.source() for _ in range(rng.randint(0, 2))]

@@ -1,4 +1,5 @@
-"""Random traces for hypothesis: views, several outputs, in-place ops, holds, ops that cost nothing, ties."""
+"""Random traces for hypothesis: views, several outputs, in-place ops, holds, ops that cost nothing,
+ties."""
 
 from hypothesis import strategies as st
 

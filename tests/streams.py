@@ -1,11 +1,12 @@
-"""Process replay: what the engine does, event by event, before and after a change that must not change it.
+"""Process replay: what the engine does, event by event, before and after a change that must not
+change it.
 
     python tests/streams.py record streams.json [TRACE ...]
     python tests/streams.py compare streams.json [TRACE ...]
 
-Plays some hundred random traces, made-up training steps and the trace files that are named (`coop trace NETWORK`) under
-every policy, with and without a tier to swap to, and keeps a digest of every hundred events. `compare` says where the
-first event differs.
+Plays some hundred random traces, made-up training steps and the trace files that are named (`coop
+trace NETWORK`) under every policy, with and without a tier to swap to, and keeps a digest of every
+hundred events. `compare` says where the first event differs.
 """
 
 import argparse

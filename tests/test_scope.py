@@ -1,4 +1,5 @@
-"""A scope is opened once, on one thread, one at a time; whatever is refused leaves things as they were."""
+"""A scope is opened once, on one thread, one at a time; whatever is refused leaves things as they
+were."""
 
 import threading
 

@@ -1,4 +1,5 @@
-"""Every status of the player prints, through every command that plays: as a table, as JSON, as a line, as a title."""
+"""Every status of the player prints, through every command that plays: as a table, as JSON, as a
+line, as a title."""
 
 import dataclasses
 import json

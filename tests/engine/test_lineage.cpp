@@ -12,7 +12,8 @@ using namespace coop;
 
 namespace {
 
-// A graph of ops without an engine: residence is a flag here. Costs are whole numbers, so that sums are exact.
+// A graph of ops without an engine: residence is a flag here. Costs are whole numbers, so that sums
+// are exact.
 class Graph {
  public:
   explicit Graph(CostModel model, std::uint32_t exact_limit = 1u << 30, bool needed_only = false)

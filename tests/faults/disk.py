@@ -1,10 +1,12 @@
-"""Disk faults at every call site in turn: the n-th open, write or read of the page file fails, for each n.
+"""Disk faults at every call site in turn: the n-th open, write or read of the page file fails, for
+each n.
 
     python tests/faults/disk.py            all of them
     python tests/faults/disk.py --every 7
 
-A fault costs time, or room (OutOfBudget), or, if it is a read of what nothing can make again, that tensor: coop says that it is
-lost. Never a bit: the rules hold afterwards, and the same program runs again in the same scope to the bits of plain PyTorch.
+A fault costs time, or room (OutOfBudget), or, if it is a read of what nothing can make again, that
+tensor: coop says that it is lost. Never a bit: the rules hold afterwards, and the same program runs
+again in the same scope to the bits of plain PyTorch.
 """
 
 import argparse

@@ -2,8 +2,9 @@
 
     python tests/faults/interrupts.py --count 1000
 
-After each interrupt the rules hold, and the step, run again from the state before it, gives the bits of plain PyTorch. The
-network calls Python in forward and in backward, so that interrupts arrive between ops and inside of them.
+After each interrupt the rules hold, and the step, run again from the state before it, gives the
+bits of plain PyTorch. The network calls Python in forward and in backward, so that interrupts
+arrive between ops and inside of them.
 """
 
 import argparse

@@ -1,10 +1,12 @@
-"""Mutates files by the thousands and gives them to their readers, each case within a time and a memory limit.
+"""Mutates files by the thousands and gives them to their readers, each case within a time and a
+memory limit.
 
     python tests/fuzz/hunt_files.py --count 20000               for each reader
     python tests/fuzz/hunt_files.py --only plan --first 1234    from one case on
 
-A case is a reader and a number: the same file each time. Readers work in a process of their own, which is told apart from a hang
-by its silence and from a crash by its end, and started again behind the case. Findings are printed with the file kept.
+A case is a reader and a number: the same file each time. Readers work in a process of their own,
+which is told apart from a hang by its silence and from a crash by its end, and started again behind
+the case. Findings are printed with the file kept.
 """
 
 import argparse

@@ -1,7 +1,9 @@
-"""The mutator: a file that is right goes in, and one that may not be comes out. The same random numbers, the same file.
+"""The mutator: a file that is right goes in, and one that may not be comes out. The same random
+numbers, the same file.
 
-Bytes are flipped, cut off, copied over each other; numbers become extreme ones; in lines of JSON, and in JSON as a whole, keys and
-items are deleted, doubled, exchanged and given other types. What was gzip'ed is mutated inside, and now and then outside.
+Bytes are flipped, cut off, copied over each other; numbers become extreme ones; in lines of JSON,
+and in JSON as a whole, keys and items are deleted, doubled, exchanged and given other types. What
+was gzip'ed is mutated inside, and now and then outside.
 """
 
 import gzip

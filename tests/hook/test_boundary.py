@@ -25,7 +25,8 @@ def work(n=40):
 
 
 def pressure():
-    """Evicts whatever can be, however dear it seemed when it was computed on a busy machine: the largest block that finds room."""
+    """Evicts whatever can be, however dear it seemed when it was computed on a busy machine: the
+    largest block that finds room."""
     work()
     for size in range(ROOM, 0, -(64 << 10)):
         try:
@@ -152,7 +153,8 @@ def test_pickle_and_share_memory_and_storage():
 
 @pytest.mark.parametrize("made", ["before the scope", "by copying a storage"])
 def test_array_of_a_tensor_outside_the_arena(made):
-    """What was computed from it stays as it was when the program writes to the array, and each op has read what was there."""
+    """What was computed from it stays as it was when the program writes to the array, and each op
+    has read what was there."""
     x = torch.ones(1000)
 
     def program(memory):

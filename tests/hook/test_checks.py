@@ -39,7 +39,8 @@ def test_results_that_a_kernel_makes_smaller_come_back(name, checks):
 
 
 def test_a_rule_that_is_broken_while_a_tensor_dies_is_told_at_the_next_op():
-    """Nothing can be thrown there. An op that is not what it was before stands for any error of the engine's."""
+    """Nothing can be thrown there. An op that is not what it was before stands for any error of the
+    engine's."""
     script = """
         import torch, coop
 

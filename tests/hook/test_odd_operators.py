@@ -1,4 +1,5 @@
-"""Operators with absent tensors, hidden writes, lazy copies, aliased results; code that PyTorch runs on threads of its own."""
+"""Operators with absent tensors, hidden writes, lazy copies, aliased results; code that PyTorch
+runs on threads of its own."""
 
 import pytest
 import torch

@@ -1,4 +1,5 @@
-"""What programs do beyond layers in a row: in-place ops, views, custom functions, hooks, higher derivatives, modes, threads."""
+"""What programs do beyond layers in a row: in-place ops, views, custom functions, hooks, higher
+derivatives, modes, threads."""
 
 import copy
 import threading
@@ -623,7 +624,8 @@ def test_random_numbers_of_one_thread_while_another_brings_tensors_back():
 
 
 def test_one_op_overwrites_a_tensor_and_what_was_made_from_it():
-    """The second is kept before the first changes, and is a source then: what was made from it has to be kept as well."""
+    """The second is kept before the first changes, and is a source then: what was made from it has
+    to be kept as well."""
 
     def program():
         x = torch.tensor([i / 4096 for i in range(4096)])  # nothing can make it again

@@ -75,7 +75,8 @@ def test_least_squares_are_kept():
 
 
 def test_settings_that_choose_kernels_are_as_they_were():
-    """A product that was made with float32 in 16 bits is made again so, where the processor can; settings stay as they are."""
+    """A product that was made with float32 in 16 bits is made again so, where the processor can;
+    settings stay as they are."""
 
     def program():
         a, b = torch.randn(256, 256), torch.randn(256, 256)
@@ -97,7 +98,8 @@ def test_settings_that_choose_kernels_are_as_they_were():
 
 
 def test_kernels_of_a_new_thread_use_as_many_threads_as_plainly():
-    """On a new thread, PyTorch sets the number of threads when it first asks for it. Products of matrices do not ask."""
+    """On a new thread, PyTorch sets the number of threads when it first asks for it. Products of
+    matrices do not ask."""
 
     def program():
         x, w = torch.randn(7, 333), torch.randn(333, 9)

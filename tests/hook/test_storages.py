@@ -1,4 +1,5 @@
-"""Storage objects: what is done with one decides whether its tensor may still be evicted and moved."""
+"""Storage objects: what is done with one decides whether its tensor may still be evicted and
+moved."""
 
 import copy
 import io

@@ -1,9 +1,11 @@
-"""The machine that never ends: grows programs, compares each with plain eager, shrinks and keeps what differs.
+"""The machine that never ends: grows programs, compares each with plain eager, shrinks and keeps
+what differs.
 
     PYTHONPATH=tests python -m hunt.machine --minutes 10 --folder results/hunt/programs
 
-Program number n is a pure function of the seed, of n and of the corpus so far: new, or grown from the corpus. A program that
-shows something new (features.py) joins the corpus. The folder keeps all of it, and a later run goes on from there.
+Program number n is a pure function of the seed, of n and of the corpus so far: new, or grown from
+the corpus. A program that shows something new (features.py) joins the corpus. The folder keeps all
+of it, and a later run goes on from there.
 """
 
 import argparse

@@ -1,6 +1,8 @@
-"""Steps of one line. Each is the source of an expression, so that a program can be printed as a script.
+"""Steps of one line. Each is the source of an expression, so that a program can be printed as a
+script.
 
-x, y and z are registers, k is a number, w the list of weights. Results of `COMPUTE` and `VIEWS` go to z.
+x, y and z are registers, k is a number, w the list of weights. Results of `COMPUTE` and `VIEWS` go
+to z.
 """
 
 COMPUTE = {

@@ -1,4 +1,5 @@
-"""Chen's segments and treeverse: legal, in the budget, never better than the best, as good as their papers say."""
+"""Chen's segments and treeverse: legal, in the budget, never better than the best, as good as their
+papers say."""
 
 import random
 

@@ -1,4 +1,5 @@
-"""Bounds are below every plan, at any moments; what a cut makes is legal, whether it fits or not."""
+"""Bounds are below every plan, at any moments; what a cut makes is legal, whether it fits or
+not."""
 
 import itertools
 import random
@@ -103,7 +104,8 @@ def test_moments_are_where_memory_is_shortest_and_never_twice():
 
 
 def test_bounds_of_costs_as_they_are_recorded_are_below_the_optimum_too():
-    """Nanoseconds by the million, and some that are nothing: a solver's tolerance must not lift the bound."""
+    """Nanoseconds by the million, and some that are nothing: a solver's tolerance must not lift the
+    bound."""
     for seed in range(8):
         chance = random.Random(seed)
         costs = [chance.choice([0, 1, 10**4, 10**7, 3 * 10**8]) + chance.randrange(9) for _ in range(9)]

@@ -1,4 +1,5 @@
-"""torch.compile with coop's solver: the same gradients, and a peak that goes up with the budget and never down."""
+"""torch.compile with coop's solver: the same gradients, and a peak that goes up with the budget and
+never down."""
 
 import copy
 import pickle

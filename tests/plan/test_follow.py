@@ -1,4 +1,5 @@
-"""A plan that is followed: by the engine that plays a trace, and by a live program, to the same bits."""
+"""A plan that is followed: by the engine that plays a trace, and by a live program, to the same
+bits."""
 
 import gzip
 import random
@@ -113,7 +114,8 @@ def test_random_traces_are_followed_to_their_end(seed):
             plan = solve(graph, budget, "treewidth", time_limit=5)
         except PlanError:
             continue
-        # The engine keeps sources that are let go of and may be read again: see the test of released sources.
+        # The engine keeps sources that are let go of and may be read again: see the test of
+        # released sources.
         played = player.play(player.peak + budget, plan=plan, checks=2, steps=3, limit=100.0)
         assert (played.status, played.stats.planned_steps, played.stats.plan_losses) == ("ok", 3, 0)
         tight = player.play(budget, plan=plan, checks=2, steps=2, limit=100.0)
@@ -138,7 +140,8 @@ def test_an_op_that_overwrites_and_makes_is_followed():
 
 @pytest.mark.parametrize("seed", range(25))
 def test_whatever_the_step_a_plan_never_breaks_the_engine(seed):
-    """Ops of all kinds: where it is not followed, the policy takes over. Engine and budget stay whole."""
+    """Ops of all kinds: where it is not followed, the policy takes over. Engine and budget stay
+    whole."""
     trace = random_trace(random.Random(seed))
     graph, player = graph_of(trace), Player(trace)
     if not graph.nodes:
@@ -220,7 +223,8 @@ def plan():
 
 
 def followed(plan, program, size=None, layer=nn.GELU, **options):
-    """Runs it plainly and in the budget, with the engine's checks; the same bits, and the statistics."""
+    """Runs it plainly and in the budget, with the engine's checks; the same bits, and the
+    statistics."""
     plain = Training(layer)
     plain.step()  # the optimizer makes its state
     program(plain)
@@ -275,7 +279,8 @@ class Convolving(Training):
 @pytest.fixture
 def own_kernels():
     """PyTorch's own convolutions. oneDNN's differ between CPUs: where a backward convolution takes
-    two pieces of scratch that are each larger than its result, the plan's one piece is not enough."""
+    two pieces of scratch that are each larger than its result, the plan's one piece is not
+    enough."""
     before = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)
     yield

@@ -1,4 +1,5 @@
-"""moccasin: legal, never better than what is possible, and as good as that once a value may have enough intervals."""
+"""moccasin: legal, never better than what is possible, and as good as that once a value may have
+enough intervals."""
 
 import random
 

@@ -1,4 +1,5 @@
-"""Plans that page, followed by a live program: to a file, to the same bits, and without it when the file fails."""
+"""Plans that page, followed by a live program: to a file, to the same bits, and without it when the
+file fails."""
 
 import tempfile
 

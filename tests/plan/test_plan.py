@@ -55,7 +55,8 @@ def test_views_are_their_storage_and_writes_make_values_in_its_place():
     assert write_.inputs == (*make_.outputs, *read_.outputs) and write_.over == make_.outputs
     # What was made from a source and is held has to be there when that is overwritten.
     assert update.inputs == (*write_.outputs, *read_.outputs) and update.outputs == ()
-    # The source that `make` has read is overwritten by the last node: until then it can be run again.
+    # The source that `make` has read is overwritten by the last node: until then it can be run
+    # again.
     assert make_.last == update.op - 1 == 3 and read_.last is None and update.last == 3
     assert [value.kept for value in graph.values] == [False, True, True]
     assert graph.base == (64,) * 5

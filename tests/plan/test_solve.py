@@ -1,4 +1,5 @@
-"""`solve`: one suite for all planners. Whatever is asked, the plan is legal, fits, and says no more than is true."""
+"""`solve`: one suite for all planners. Whatever is asked, the plan is legal, fits, and says no more
+than is true."""
 
 import itertools
 import os
@@ -29,7 +30,8 @@ MAY_FAIL = [*FAST, "checkmate-lp"]
 LATE = 4.0  # seconds that a planner may take to end on a busy machine
 
 EACH = pytest.mark.parametrize("planner", ALL)
-# Checkmate's branch and bound fails when it is cut off: see test_checkmate_that_is_cut_off_keeps_its_plan.
+# Checkmate's branch and bound fails when it is cut off: see
+# test_checkmate_that_is_cut_off_keeps_its_plan.
 HURRIED = pytest.mark.parametrize("planner", [name for name in ALL if name != "checkmate"])
 
 
@@ -109,7 +111,8 @@ def test_exact_planners_end_with_the_best(planner, seed):
 
 @pytest.mark.parametrize("planner", ["auto", "checkmate"])
 def test_a_bound_is_for_all_plans_and_optimal_for_those_of_checkmates_form(planner):
-    """The best one runs a node twice before the same first run, or not in the order of the graph."""
+    """The best one runs a node twice before the same first run, or not in the order of the
+    graph."""
     graph = small(175)
     plan = solve(graph, 1024, planner, time_limit=20)
     assert cheapest(graph, 1024) == 58 and (plan.duration, plan.status) == (60, "optimal")
@@ -258,7 +261,8 @@ def test_after_ctrl_c_the_planner_is_waited_for(interruptible, monkeypatch):
 
 
 def test_ctrl_c_while_addresses_are_sought_keeps_the_plan(interruptible, monkeypatch):
-    """It is pressed when the planner has ended: the plan is complete, and has the addresses found so far."""
+    """It is pressed when the planner has ended: the plan is complete, and has the addresses found
+    so far."""
     stopped = []
 
     def slow(search, model, **_):

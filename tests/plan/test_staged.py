@@ -1,4 +1,5 @@
-"""The staged model finds the cheapest plan that there is, as a search over all states of memory finds it."""
+"""The staged model finds the cheapest plan that there is, as a search over all states of memory
+finds it."""
 
 import pytest
 from graphs import chain, layered, small

@@ -1,4 +1,5 @@
-"""Playing a trace on the engine: the figures are those of the trace, the rules hold, steps follow each other."""
+"""Playing a trace on the engine: the figures are those of the trace, the rules hold, steps follow
+each other."""
 
 import random
 
@@ -47,7 +48,8 @@ class Writer:
 
 
 def training(seed, layers=12, width=64 * 1024):
-    """A step of a random network: saved activations, views, in-place, multi-output ops, gradients, an optimizer."""
+    """A step of a random network: saved activations, views, in-place, multi-output ops, gradients,
+    an optimizer."""
     rng, w = random.Random(seed), Writer()
     weights = [w.source(rng.choice([64, 4096, 40000])) for _ in range(layers)]
     x = w.source(width, "data")

@@ -1,4 +1,5 @@
-"""The reference refuses what the engine must not do: events that are right are made wrong here, one at a time."""
+"""The reference refuses what the engine must not do: events that are right are made wrong here, one
+at a time."""
 
 import dataclasses
 import random
@@ -52,7 +53,8 @@ class Game:
         return [*self.events[:at], dataclasses.replace(self.events[at], **fields), *self.events[at + 1 :]]
 
     def with_more(self, at: int, *more: tuple[str, int]) -> Events:
-        """Events of these storages, before another event: where they lie, and when, is taken from what was told."""
+        """Events of these storages, before another event: where they lie, and when, is taken from
+        what was told."""
         new = []
         for kind, storage in more:
             known = [event for event in self.events[:at] if event.storage == storage and event.bytes]
@@ -134,7 +136,8 @@ def test_a_window_that_is_not_the_cheapest_is_refused(policy: str) -> None:
 
 
 def swapping(policy: str = "coop", **options: Any) -> Game:
-    """Sources 1 to 3, each in turn, where two have room beside a small one. 4,096 bytes take 4.096 us on the link."""
+    """Sources 1 to 3, each in turn, where two have room beside a small one. 4,096 bytes take 4.096
+    us on the link."""
     sources = [Source(number, 4096, "parameter") for number in range(3)] + [Source(3, SMALL, "parameter")]
     reads = [Op("read", (number,), (Output(4 + at, 64),), 50 * MICROSECOND) for at, number in enumerate((0, 1, 2) * 3)]
     kept = [part for read in reads for part in (read, Release(read.outputs[0].tensor))]
@@ -198,8 +201,8 @@ def ahead() -> Game:
 
 
 def between_ops(game: Game, kind: str, wanted: Callable[[Event], bool] = lambda _: True) -> int:
-    """Where an event of this kind is that nobody has asked for: only such events, and those of a look for room, are between it and
-    the end of the op."""
+    """Where an event of this kind is that nobody has asked for: only such events, and those of a
+    look for room, are between it and the end of the op."""
     own = {"write", "read", "place", "out", "in", "commit", "evict", "price", "idle", "free"}
     for at, event in enumerate(game.events):
         if event.kind == kind and event.waited == 0 and wanted(event):

@@ -17,8 +17,8 @@ from random_steps import random_trace, shrink
 pytestmark = pytest.mark.slow
 
 NOT_COMPARED = {"exact_costs", "union_find_costs", "looks", "search_seconds", "move_seconds", "events"}
-"""How often costs were found anew instead of cached, how much was looked at, and times on the wall clock. Events are judged
-one by one."""
+"""How often costs were found anew instead of cached, how much was looked at, and times on the wall
+clock. Events are judged one by one."""
 
 SWITCHES: dict[str, list[Any]] = {
     "window": [False],
@@ -141,8 +141,8 @@ def test_engine_and_reference_agree_where_storages_leave_with_their_bytes(policy
 
 
 def carried_states(rng: random.Random) -> Trace:
-    """A few states, each made from the one before and from what is there; temporaries go first, the old state last. Much else is
-    made and dropped in between."""
+    """A few states, each made from the one before and from what is there; temporaries go first, the
+    old state last. Much else is made and dropped in between."""
     sizes = [rng.choice([600, 2000, 80_000]) for _ in range(rng.randint(1, 2))]
     kind = rng.choice(["parameter", ""])
     instructions: list[Any] = [Source(0, 3000, kind)]

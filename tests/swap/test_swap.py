@@ -90,7 +90,8 @@ def test_without_a_tier_it_does_not_fit(peak):
 
 @TIERS
 def test_where_the_tier_is_full_recomputing_goes_on_alone(tier, tmp_path):
-    """Activations are most of this one: it trains in the budget with a tier, without, and with a useless one."""
+    """Activations are most of this one: it trains in the budget with a tier, without, and with a
+    useless one."""
 
     def program():
         torch.manual_seed(0)
@@ -272,7 +273,8 @@ def test_a_lost_tensor_that_is_used_again_is_an_error_again(tmp_path):
 @pytest.mark.filterwarnings("ignore:.*what was swapped out is lost")
 @pytest.mark.parametrize("share", [0.8, 0.6, 0.45, 0.35])
 def test_a_step_that_is_known_goes_on_beside_what_is_lost(share, peak, tmp_path):
-    """What is read ahead may be lost before anybody asks for it; and what was made from it may leave after that."""
+    """What is read ahead may be lost before anybody asks for it; and what was made from it may
+    leave after that."""
     failed = 0
     with coop.budget(int(share * peak.peak), swap=coop.Disk(tmp_path), checks=2) as memory:
         training = Training()

@@ -1,4 +1,5 @@
-"""A tip of OutOfBudget is a promise: the budget that it names serves the op. All of it: `make hunt-tips`."""
+"""A tip of OutOfBudget is a promise: the budget that it names serves the op. All of it: `make
+hunt-tips`."""
 
 import gc
 import warnings
