@@ -340,7 +340,7 @@ def test_ctrl_c_ends_the_search_and_the_best_plan_so_far_is_written(tmp_path):
     )
     assert check(plan, graph_of(trace)).duration == plan.duration
     assert "Traceback" not in stderr
-    # Should be 0. An abort at exit: the planner's thread is not waited for, see test_solve.py.
+    # Should be 0. An abort at exit: the planner's thread is not waited for, see test_solve_stops.py.
     assert process.returncode in (0, -signal.SIGABRT), stderr
 
 

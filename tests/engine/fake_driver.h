@@ -7,7 +7,8 @@
 //
 // What it watches over by itself: no evicted or moved storage is read at its old place, operands
 // stay where they are while a kernel runs, victims are evictable, and under policy coop they lie
-// side by side and the request lands there.
+// side by side and the request lands there. It is one class, and long because it replaces both the
+// hook and PyTorch.
 #pragma once
 
 #include <algorithm>

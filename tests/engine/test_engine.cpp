@@ -1,7 +1,7 @@
 // The rules, one by one, on small programs whose every byte is known.
 //
 // Alignment is one byte, so that sizes mean what they say; every rule check of the engine runs at
-// every event.
+// every event. The file is long because the nine rules share these small programs.
 #include <algorithm>
 #include <map>
 

@@ -1,4 +1,5 @@
-// Lineage on random graphs: costs, walks and releases against brute force.
+// Lineage on random graphs: costs, walks and releases against brute force. The file is long because
+// all of them use one brute-force graph.
 #include <algorithm>
 #include <map>
 #include <set>

@@ -1,5 +1,5 @@
 // The mover: transfers on threads of their own, whoever waits, and what becomes of them where there
-// are no threads.
+// are no threads. The file is long because all tests use one tier that holds transfers up.
 //
 // Meant to be run under the thread sanitizer too: make sanitize-threads.
 #include <sys/resource.h>

@@ -1,5 +1,5 @@
 // Policies on hand-made arenas: the known defects of published code, and brute force over
-// everything a policy may choose.
+// everything a policy may choose. The file is long because all policies share the brute force.
 #include <cmath>
 #include <limits>
 #include <optional>

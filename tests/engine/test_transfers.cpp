@@ -1,5 +1,6 @@
 // The engine with a real mover and real tiers: random programs whose storages leave and come back
-// beside them. At every read, the bytes of an unlimited run.
+// beside them. At every read, the bytes of an unlimited run. The file is long because all tests use
+// one driver with a faulty tier.
 //
 // Meant to be run under the thread sanitizer too: make sanitize-threads.
 #include <array>
