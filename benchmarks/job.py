@@ -51,13 +51,13 @@ def nbytes(tensors: Tensors) -> int:
     return sum(seen.values())
 
 
-# What selective checkpointing keeps: the results that are dear to recompute.
+# What selective checkpointing keeps: results that are expensive to recompute.
 _KEPT = ("mm", "addmm", "bmm", "baddbmm", "convolution", "_scaled_dot_product_flash_attention_for_cpu")
 _MICRO_BATCHES = 2
 
 
 def _outside(pack: Callable[[np.ndarray], Any], unpack: Callable[[Any], np.ndarray]) -> Callable[[], Any]:
-    """What autograd saves goes somewhere else, and comes back when backward asks for it."""
+    """Tensors that autograd saves are moved elsewhere, and come back when backward reads them."""
 
     def saved(tensor: torch.Tensor) -> Any:
         if isinstance(tensor, torch.nn.Parameter):
@@ -71,7 +71,7 @@ def _outside(pack: Callable[[np.ndarray], Any], unpack: Callable[[Any], np.ndarr
 
 
 class _File:
-    """One saved array in a file of its own, which goes with it."""
+    """One saved array in a file of its own, which is deleted with it."""
 
     def __init__(self, array: np.ndarray) -> None:
         handle, self.path = tempfile.mkstemp(suffix=".npy")
@@ -146,7 +146,7 @@ class Job:
             yield from (value for value in state.values() if isinstance(value, torch.Tensor))
 
     def digests(self) -> dict[str, str]:
-        """Of all that training leaves behind. Outside of a scope."""
+        """Digests of everything that training changes. Outside of a scope."""
         gradients = (p.grad for p in self.model.parameters() if p.grad is not None)
         moments = (v for s in self.optimizer.state.values() for v in s.values() if isinstance(v, torch.Tensor))
         return {

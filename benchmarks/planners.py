@@ -194,8 +194,8 @@ def _network(
     baselines: tuple[str, ...] = (),
     policies: tuple[str, ...] = ("coop",),
 ) -> Row:
-    """Increases of the duration, None where it does not run. `followed`: what the engine makes of
-    auto's plan, in half a percent more memory, for what addresses and tiny storages take."""
+    """Increases of the duration, None where it does not run. `followed`: the result when the engine
+    follows auto's plan, in half a percent more memory for addresses and tiny storages."""
     from coop.plan import PlanError, floor, graph_of, peak_of, solve
     from coop.simulate import Player
 

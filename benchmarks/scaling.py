@@ -8,8 +8,8 @@ Python.
 
 Asked: a search grows no faster than linearly, everything else no faster than logarithmically. The
 exponent is the slope of log(time) over log(number), over the whole range and between the two
-largest numbers. Allowed is 1 for a search, and for the rest what the logarithm itself does over the
-same range (from 100 to 100,000: 0.13).
+largest numbers. Allowed is 1 for a search, and for the rest the exponent of the logarithm itself
+over the same range (from 100 to 100,000: 0.13).
 """
 
 import argparse

@@ -18,8 +18,8 @@ wall time. Bits: losses, gradients, parameters, moments and random state after a
 compared with eager's.
 
 Simulated, on the a100 device model with a link of 12 GB/s each way: the largest batch of ResNet-50
-and ResNet-101 in the memory that the paper's batch needs, and the lowest budget that each of the
-eight networks lives in with less than twice its time.
+and ResNet-101 in the memory that the paper's batch needs, and the lowest budget in which each of
+the eight networks takes less than twice its time.
 """
 
 import argparse

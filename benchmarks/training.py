@@ -21,8 +21,8 @@ Memory is measured apart from time. Activations are live bytes that are not pers
 gradients. Plain ways: a step under PyTorch's profiler, whose reports of allocations include
 kernels' scratch. Coop: the scope's peak minus the persistent bytes; if the peak fell in backward,
 gradients are counted as activations, to coop's disadvantage. If a budget is too small to run, it is
-raised by steps of 4 % and the row says so: gradients take the place of activations in backward, so
-no budget below persistent bytes and gradients can serve.
+raised by steps of 4 % and the row says so: gradients replace activations in backward, so no budget
+below persistent bytes and gradients can be enough.
 
 Bits: losses, gradients, parameters, buffers, optimizer state and random state after all steps are
 compared with eager's.
@@ -271,8 +271,8 @@ def plot(path: Path, rows: list[Row]) -> None:
 
 
 def methods_for(optimizer: str, settings: argparse.Namespace) -> list[str]:
-    """Other policies differ from coop in what they evict, not in how they meet the optimizer: by
-    default they run once."""
+    """Other policies differ from coop in what they evict, not in how they treat the optimizer: by
+    default they run with one optimizer."""
     if settings.methods is not None:
         return ["eager", *(name for name in settings.methods if name != "eager")]
     return [name for name in DEFAULT if optimizer == "adam" or name in PLAIN or name.startswith("coop@")]

@@ -10,7 +10,7 @@ import pytest
 
 from coop import _C, EventFile, cli
 
-pytestmark = pytest.mark.slow  # each starts Python and PyTorch anew
+pytestmark = pytest.mark.slow  # each starts Python and PyTorch again
 
 REPORT = re.compile(r"^ *coop *\n╭─.*\Z", re.DOTALL | re.MULTILINE)
 

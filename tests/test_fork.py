@@ -84,7 +84,7 @@ def test_child_opens_a_budget_of_its_own():
     torch.set_num_threads(2)
 
     def work():
-        torch.set_num_threads(1)  # plain PyTorch would wait for threads that are not there
+        torch.set_num_threads(1)  # plain PyTorch would wait for threads that do not exist
         with coop.budget("4MiB") as memory:
             result, copy = evicted_result(memory)
             return str(torch.equal(result, copy))

@@ -1,5 +1,4 @@
-"""A scope is opened once, on one thread, one at a time; whatever is refused leaves things as they
-were."""
+"""A scope is opened once, on one thread, one at a time. A call that is refused changes nothing."""
 
 import threading
 
@@ -82,7 +81,7 @@ def test_budgets_do_not_nest(first, second):
             inner.__enter__()
         with pytest.raises(RuntimeError, match="scope is not open"):
             inner.stats()
-        assert torch.equal(before, train())  # the outer one is in force as before
+        assert torch.equal(before, train())  # the outer one is still active
         memory.check()
     with inner:  # and the inner one has not been used up
         train()

@@ -1,9 +1,9 @@
-"""Every file that coop reads: how good ones are made, and what is done with what was read.
+"""Every kind of file that coop reads: how a valid one is made, and how its content is used.
 
-A reader gives what can be used, or raises its own error, with a text that is one sentence and
-names the file. What was read is used: traces are played in two budgets and planned, plans are
-followed, devices say what an op costs, events are drawn. Using it may end in one of the errors
-that are made for users; in no other.
+A reader returns usable content, or raises its own error, with a text that is one sentence and names
+the file. The content is then used: traces are played in two budgets and planned, plans are
+followed, devices give the cost of an op, events are drawn. That may raise one of the errors that
+are made for users, and no other.
 """
 
 import functools
@@ -54,7 +54,7 @@ class Reader:
     played."""
 
     def take(self, path: Path) -> str:
-        """What happened to the file: read, used or refused. Any other error is a finding."""
+        """The outcome: read, used or refused. Any other error is a finding."""
         try:
             found = self.read(path)
         except self.error as error:

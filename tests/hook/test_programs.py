@@ -208,7 +208,7 @@ def test_tensors_are_used_after_the_scope_has_ended():
     with coop.budget(int(memory.stats().peak * 0.6)) as memory:
         alive = forward()
         assert memory.stats().evictions > 0
-    assert_same(expected, backward(*alive))  # everything that backward saved is back
+    assert_same(expected, backward(*alive))  # every tensor that autograd has saved is back
 
 
 def test_deepcopy_and_pickle():
@@ -381,11 +381,11 @@ def test_partial_writes_into_memory_that_nothing_has_set():
 
 
 def test_one_op_overwrites_a_tensor_and_what_was_made_from_it():
-    """The second is kept before the first changes, and is a source then: what was made from it has
-    to be kept as well."""
+    """The second is committed before the first changes, so it is a source. Its dependents have to
+    be committed too."""
 
     def program():
-        x = torch.tensor([i / 4096 for i in range(4096)])  # nothing can make it again
+        x = torch.tensor([i / 4096 for i in range(4096)])  # it cannot be recomputed
         y = x.exp()
         z = y.sin()
         others = [y.tanh(), z.cos()]

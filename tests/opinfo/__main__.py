@@ -1,4 +1,4 @@
-"""`python -m opinfo`: runs the sweep, or a part of it, and goes on where it was stopped."""
+"""`python -m opinfo`: runs the sweep, or a part of it, and continues where it was stopped."""
 
 import hashlib
 import os

@@ -1,7 +1,7 @@
-"""The file of what is done: one line of JSON for each verdict, so that a sweep can go on where it
-was stopped.
+"""The file of verdicts: one line of JSON for each, so that a sweep can continue where it was
+stopped.
 
-What another build of coop did proves nothing: lines of other builds are not read.
+Verdicts of another build of coop prove nothing, so they are not read.
 """
 
 import dataclasses

@@ -5,7 +5,7 @@ import pytest
 from coop.plan import PLANNERS, PlanError, check, solve
 from coop.plan.planners import BASELINES
 
-ALL = [name for name in PLANNERS if name != "poet"]  # which counts joules, of a device that it knows
+ALL = [name for name in PLANNERS if name != "poet"]  # poet minimises joules, and needs a device
 FAST = ["treewidth", *BASELINES]
 MAY_FAIL = [*FAST, "checkmate-lp"]
 LATE = 4.0  # seconds that a planner may take to end on a busy machine
@@ -17,7 +17,7 @@ HURRIED = pytest.mark.parametrize("planner", [name for name in ALL if name != "c
 
 
 def assert_sound(plan, graph, budget):
-    """All that holds of every plan, whoever made it."""
+    """What holds for every plan, whatever the planner."""
     found = check(plan, graph)
     assert (found.duration, found.peak) == (plan.duration, plan.peak)
     assert plan.peak <= plan.budget == budget
@@ -29,7 +29,7 @@ def assert_sound(plan, graph, budget):
 
 
 def asked(graph, budget, planner, seconds=1.0, **options):
-    """The plan, sound; None where there is none, with a reason."""
+    """The plan, which is sound. None: there is none, and the error gives a reason."""
     try:
         plan = solve(graph, budget, planner, time_limit=seconds, **options)
     except PlanError as error:

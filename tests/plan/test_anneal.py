@@ -1,4 +1,4 @@
-"""Annealing keeps what fits, and finds what is proven to be best where that is known."""
+"""Annealing keeps plans that fit, and finds the optimum where it is known."""
 
 import random
 
@@ -72,7 +72,7 @@ def test_the_books_that_are_kept_from_move_to_move_are_right(seed):
         budget = int(0.8 * profile(graph, range(len(graph.nodes))).peak)
         search = _C.PlanSearch(_graph(graph), budget, [], seed)
         for _ in range(60):
-            search.run(25, 1e9, 1e9)  # hot: everything that is legal is taken
+            search.run(25, 1e9, 1e9)  # hot: every legal move is taken
             search.check()
         search.run(2000, float(graph.cost), 1.0)
         search.check()

@@ -55,7 +55,7 @@ def test_a_plan_is_obeyed_where_there_is_room_for_more(trace):
 
 
 def as_if_for(trace, plan):
-    """The engine is not told that the plan is for another step."""
+    """A plan that claims to be for this step."""
     return replace(plan, graph=graph_of(trace).fingerprint)
 
 
@@ -105,8 +105,8 @@ def test_random_traces_are_followed_to_their_end(seed):
             plan = solve(graph, budget, "treewidth", time_limit=5)
         except PlanError:
             continue
-        # The engine keeps sources that are let go of and may be read again: see the test of
-        # released sources.
+        # The engine keeps released sources that may be read again: see the test of released
+        # sources.
         played = player.play(player.peak + budget, plan=plan, checks=2, steps=3, limit=100.0)
         assert (played.status, played.stats.planned_steps, played.stats.plan_losses) == ("ok", 3, 0)
         tight = player.play(budget, plan=plan, checks=2, steps=2, limit=100.0)
@@ -131,8 +131,8 @@ def test_an_op_that_overwrites_and_makes_is_followed():
 
 @pytest.mark.parametrize("seed", range(25))
 def test_whatever_the_step_a_plan_never_breaks_the_engine(seed):
-    """Ops of all kinds: where it is not followed, the policy takes over. Engine and budget stay
-    whole."""
+    """Ops of all kinds. Where the plan is not followed, the policy takes over. The rules and the
+    budget hold."""
     trace = random_trace(random.Random(seed))
     graph, player = graph_of(trace), Player(trace)
     if not graph.nodes:
@@ -166,7 +166,7 @@ def test_what_is_read_of_a_released_source_again_takes_its_bytes():
     graph = graph_of(RELEASED)
     plan = solve(graph, floor(graph)[0], "auto", time_limit=5)
     first_again = 0 in plan.sequence()[3:]
-    # Either it is not run again, or the source counts for as long as it may be.
+    # Either it is not run again, or the source counts while it may be.
     assert not first_again or plan.peak >= 4096 + 8192
 
 

@@ -48,8 +48,8 @@ def plan():
 
 
 def followed(plan, program, size=None, layer=nn.GELU, **options):
-    """Runs it plainly and in the budget, with the engine's checks; the same bits, and the
-    statistics."""
+    """Runs it plainly and in the budget, with the engine's checks. Compares the bits, and returns
+    the statistics."""
     plain = Training(layer)
     plain.step()  # the optimizer makes its state
     program(plain)
@@ -83,7 +83,7 @@ def test_a_planned_program_gives_the_same_bits_and_is_planned_throughout(plan):
 
 
 class Convolving(Training):
-    """Its kernels ask for scratch as large as what they make, and before they ask for that."""
+    """Its kernels request scratch as large as their output, before they request the output."""
 
     def __init__(self):
         torch.manual_seed(1)

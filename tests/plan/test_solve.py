@@ -1,5 +1,4 @@
-"""`solve`: one suite for all planners. Whatever is asked, the plan is legal, fits, and says no more
-than is true."""
+"""`solve`: one suite for all planners. Every plan is legal and fits, and its figures are true."""
 
 import itertools
 import random
@@ -103,7 +102,7 @@ def test_any_step_gets_a_legal_plan_or_a_reason(planner, seed):
 def test_what_fits_is_kept_and_that_is_optimal(planner, name):
     graph = GRAPHS[name]
     plan = asked(graph, peak_of(graph), planner, 20)
-    if planner == "chen-sqrt":  # its segments are computed twice whether that is needed or not
+    if planner == "chen-sqrt":  # its segments are always computed twice, needed or not
         return
     assert (plan.increase, plan.gap, plan.status, plan.planner) == (0, 0, "optimal", planner)
     assert plan.sequence() == list(range(len(graph.nodes))) or not graph.cost
@@ -209,7 +208,7 @@ def test_an_error_in_a_report_ends_the_search():
         time.sleep(0.05)
     left = threading.active_count() - before
     while threading.active_count() > before:
-        time.sleep(0.05)  # it is nobody else's burden
+        time.sleep(0.05)  # no thread is left behind
     assert not left
 
 

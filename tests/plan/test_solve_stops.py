@@ -1,4 +1,4 @@
-"""When a planner stops: at its time limit, at `stop`, and at Ctrl-C. The best plan so far is kept."""
+"""When a planner stops: at its time limit, at `stop`, and at Ctrl-C. It keeps the best plan."""
 
 import os
 import signal
@@ -58,7 +58,7 @@ def test_if_no_baseline_fits_the_reason_is_the_planners_own():
 # --- stop ----------------------------------------------------------------------------------------------------------------
 
 
-# Nor checkmate-lp: HiGHS does not hear of it, see test_bounds.py.
+# Nor checkmate-lp: HiGHS does not stop, see test_bounds.py.
 @pytest.mark.parametrize("planner", [name for name in ALL if not name.startswith("checkmate")])
 def test_a_search_that_is_stopped_ends_soon_with_what_it_has(planner):
     graph = layered(120, 290, 2)
@@ -105,7 +105,8 @@ WASTEFUL = [0, 1, 2, 3, 4, 0, 5, 6]
 
 
 def test_after_ctrl_c_the_planner_is_waited_for(interruptible, monkeypatch):
-    """What it offers on its way out counts, and it is gone when `solve` returns."""
+    """A plan that it offers while it stops counts, and its thread has ended when `solve`
+    returns."""
     ended = threading.Event()
 
     def slow(search):
@@ -127,8 +128,8 @@ def test_after_ctrl_c_the_planner_is_waited_for(interruptible, monkeypatch):
 
 
 def test_ctrl_c_while_addresses_are_sought_keeps_the_plan(interruptible, monkeypatch):
-    """It is pressed when the planner has ended: the plan is complete, and has the addresses found
-    so far."""
+    """Ctrl-C comes after the planner has ended: the plan is complete, with the addresses found so
+    far."""
     stopped = []
 
     def slow(search, model, **_):
@@ -148,7 +149,7 @@ def test_ctrl_c_while_addresses_are_sought_keeps_the_plan(interruptible, monkeyp
 
 
 def _stacked(order):
-    """Each above the one before: what nobody would do, and what does not fit."""
+    """Places each above the one before: a bad packing, which does not fit."""
     top, found = 0, []
     for interval in order:
         found.append(replace(interval, offset=top))

@@ -15,8 +15,7 @@ from step_traces import convolutions, transformer
 
 
 def schedule(graph, chance):
-    """Steps that can be carried out, at random: what they read may be missing, what leaves is
-    there."""
+    """Random steps: inputs may be missing, but values that leave are in memory."""
     steps, memory, stored, reached = [], set(), set(), 0
 
     def compute(number):
@@ -51,8 +50,8 @@ def schedule(graph, chance):
 
 
 def there(graph, steps, value, at):
-    """By definition: the last step up to this one that says something of the value says that it
-    comes."""
+    """By definition: of the steps up to this one that concern the value, the last one brings it
+    into memory."""
     for kind, number in reversed(steps[: at + 1]):
         node = graph.nodes[number] if kind == "compute" else None
         if (node and value in node.outputs) or (kind == "in" and number == value):
@@ -175,7 +174,7 @@ def test_nodes_alone_need_what_they_make_until_its_last_reader_among_them(seed):
     wanted = {value for value in made if value not in gone and chance.random() < 0.5}
 
     def counts(value, at):
-        """Whether it is there while a node runs, and made or overwritten by one of them."""
+        """Whether it is in memory while a node runs, and made or overwritten by one of them."""
         if value not in made and value not in gone:
             return False
         readers = [number for number, node in zip(part, nodes, strict=True) if value in node.inputs]

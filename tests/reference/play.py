@@ -119,7 +119,7 @@ class Home:
     """A storage of the trace: the tensors that view it share it."""
 
     storage: Storage | None
-    """None: it has no bytes, or nobody holds it any more."""
+    """None: it has no bytes, or is no longer held."""
     step: int
     """The last one it belongs to."""
     references: int = 0

@@ -196,7 +196,7 @@ class Swap:
         return True
 
     def abandon(self, storage: Storage) -> None:
-        """The storage dies, and its transfer goes on."""
+        """The storage dies, and its transfer continues."""
         transfer = self.transfer_of(storage)
         assert transfer
         transfer.storage, storage.in_transit = None, False

@@ -1,5 +1,4 @@
-"""The rules of the ideal simulator in plain Python: slow, recursive, and everything looked up
-afresh.
+"""The rules of the ideal simulator in plain Python: slow, recursive, without caches.
 
 Two readings of what is evicted around a storage. "kept" is the rule: sets of storages that are
 merged when one is evicted, and walked again, at once, for what an op makes resident and for what

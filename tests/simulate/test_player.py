@@ -142,7 +142,7 @@ def test_parameters_stay_data_are_new_and_results_are_replaced_in_the_next_step(
     assert player.peak == 7000
     assert player.play(20000, steps=1).stats.in_use == 5000
     three = player.play(20000, steps=3).stats
-    assert three.in_use == 5000  # nothing piles up
+    assert three.in_use == 5000  # nothing accumulates
     assert three.peak == 11000  # the old loss and the new one
 
 

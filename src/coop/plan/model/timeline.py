@@ -10,10 +10,10 @@ A planner that decides step by step uses `Memory`, which takes one step at a tim
     free v      value v is no longer in memory
     out v       nothing changes
 
-Sources are in memory as well. How many bytes they take depends on the stage (`Graph.base`): the
-number of nodes that have run for the first time. Memory can rise only at steps that compute or
-bring in, and at the end of the step, when sources are counted once more. So bytes are counted there
-and nowhere else.
+Sources are in memory too. How many bytes they take depends on the stage (`Graph.base`): the number
+of nodes that have run for the first time. Memory can rise only at steps that compute or bring in,
+and at the end of the step, when sources are counted once more. So bytes are counted there and
+nowhere else.
 
 tests/plan/test_timeline.py compares this with a brute-force definition on random schedules.
 """
