@@ -54,7 +54,8 @@ def add_models(made: argparse.ArgumentParser, scale: str = "full") -> None:
 
 
 def progress() -> Progress:
-    """A bar that is redrawn when something happens, not by a thread: processes are forked while it is shown."""
+    """A bar that is redrawn when something happens, not by a thread: processes are forked while it
+    is shown."""
     columns = (
         SpinnerColumn(),
         BarColumn(),
@@ -92,7 +93,7 @@ def median(values: Iterable[float]) -> float | None:
 
 
 def write(path: Path | None, benchmark: str, settings: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
-    """What was measured, where and how, for results.py and for whoever wants to look closer."""
+    """What was measured, where and how, for results.py and for readers."""
     if path is None:
         return
     chosen = {key: value for key, value in vars(settings).items() if key not in ("json", "plot")}

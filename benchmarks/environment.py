@@ -1,7 +1,8 @@
-"""The surroundings of every benchmark; imported before torch.
+"""The environment of every benchmark; imported before torch.
 
-Threads that wait for each other sleep: else CPU time would count their waiting, and a busy machine would slow down what has many
-small ops far more than the rest. No model is fetched from anywhere.
+Threads that wait for each other sleep. If they spun, CPU time would include their waiting, and a
+busy machine would slow down programs with many small ops far more than others. No model is
+downloaded.
 """
 
 import os

@@ -1,11 +1,13 @@
 """How low a budget can be, and whether the machine sees the same limit as the engine.
 
-1. The lowest budget in which each model trains, found by bisection to 1 %, divided by the floor that coop.measure() tells: the sources
-   and the largest working set of a single op, below which nothing can run. Asked: 1.10. Each trial trains in a process of its
-   own, and counts only if the bits equal eager's.
-2. Real resident memory: the process's memory outside of the arena's own pages, sampled in a thread over a whole run in a budget of half of the
-   activations. What it has grown to after two steps is the constant (libraries, Python's heap, the engine's records). Asked:
-   from there on, the highest sample is 0 above it. "later" is the growth in the second half of the run: a leak goes on, a heap settles.
+1. The lowest budget in which each model trains, found by bisection to 1 %, divided by the floor
+   that coop.measure() reports: the sources and the largest working set of a single op. Nothing can
+   run below it. Asked: 1.10. Each trial trains in a process of its own, and counts only if the bits
+   equal eager's.
+2. Real resident memory: the process's memory outside of the arena's own pages, sampled in a thread
+   over a whole run in a budget of half of the activations. Its value after two steps is the
+   constant (libraries, Python's heap, the engine's records). Asked: no later sample is above it.
+   "later" is the growth in the second half of the run: a leak continues, a heap does not.
 """
 
 import argparse
@@ -37,8 +39,8 @@ def train(way: Way, steps: int) -> tuple[dict[str, str], dict[str, Any] | None]:
 
 
 def lowest(base: Way, policy: str, limit: float) -> dict[str, Any]:
-    """Bisection between the floor and the peak. Budgets that run are not always an interval: the answer is one below which a
-    slightly smaller one failed."""
+    """Bisection between the floor and the peak. The budgets that run are not always an interval:
+    the answer runs, and a slightly smaller budget has failed."""
     row: dict[str, Any] = {
         "what": "floor",
         "model": base.model,

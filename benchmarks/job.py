@@ -1,8 +1,9 @@
 """One training program run one way: what the benchmarks start in processes of their own.
 
-A `Way` says how: plainly, under a coop budget, or with one of PyTorch's own means against memory. All ways start from the same seed,
-train the same model on the same batch with the same Adam, read the loss after each step, and are compared by digests.
-Only ways that need coop import it: plain PyTorch runs with its own allocator.
+A `Way` says how: plainly, under a coop budget, or with one of PyTorch's own means against memory.
+All ways start from the same seed, train the same model on the same batch with the same Adam, read
+the loss after each step, and are compared by digests. Only ways that need coop import it: plain
+PyTorch runs with its own allocator.
 """
 
 import contextlib
@@ -28,7 +29,8 @@ Tensors = Iterable[torch.Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class Way:
-    """`name` is what tables show: eager, checkpoint, selective, accumulate, compile, save_on_cpu, save_on_disk, or POLICY@RATIO."""
+    """`name` is what tables show: eager, checkpoint, selective, accumulate, compile, save_on_cpu,
+    save_on_disk, or POLICY@RATIO."""
 
     model: str
     optimizer: str  # adam | fused
@@ -49,13 +51,13 @@ def nbytes(tensors: Tensors) -> int:
     return sum(seen.values())
 
 
-# What selective checkpointing keeps: the results that are dear to recompute.
+# What selective checkpointing keeps: results that are expensive to recompute.
 _KEPT = ("mm", "addmm", "bmm", "baddbmm", "convolution", "_scaled_dot_product_flash_attention_for_cpu")
 _MICRO_BATCHES = 2
 
 
 def _outside(pack: Callable[[np.ndarray], Any], unpack: Callable[[Any], np.ndarray]) -> Callable[[], Any]:
-    """What autograd saves goes somewhere else, and comes back when backward asks for it."""
+    """Tensors that autograd saves are moved elsewhere, and come back when backward reads them."""
 
     def saved(tensor: torch.Tensor) -> Any:
         if isinstance(tensor, torch.nn.Parameter):
@@ -69,7 +71,7 @@ def _outside(pack: Callable[[np.ndarray], Any], unpack: Callable[[Any], np.ndarr
 
 
 class _File:
-    """One saved array in a file of its own, which goes with it."""
+    """One saved array in a file of its own, which is deleted with it."""
 
     def __init__(self, array: np.ndarray) -> None:
         handle, self.path = tempfile.mkstemp(suffix=".npy")
@@ -135,7 +137,8 @@ class Job:
         self.losses.append(total)
 
     def persistent(self) -> Iterator[torch.Tensor]:
-        """Parameters, buffers, optimizer state, inputs: what lives from step to step, gradients apart."""
+        """Parameters, buffers, optimizer state, inputs: what lives from step to step, gradients
+        apart."""
         yield from self.model.parameters()
         yield from self.model.buffers()
         yield from self.batch.values()
@@ -143,7 +146,7 @@ class Job:
             yield from (value for value in state.values() if isinstance(value, torch.Tensor))
 
     def digests(self) -> dict[str, str]:
-        """Of all that training leaves behind. Outside of a scope."""
+        """Digests of everything that training changes. Outside of a scope."""
         gradients = (p.grad for p in self.model.parameters() if p.grad is not None)
         moments = (v for s in self.optimizer.state.values() for v in s.values() if isinstance(v, torch.Tensor))
         return {
@@ -203,8 +206,8 @@ class Clock:
 class Profile:
     """The memory of one step, without coop.
 
-    Peaks: of all live bytes, and of activations, which are all live bytes that are not persistent and not gradients; kernels'
-    scratch and the optimizer's temporaries are among them.
+    Peaks: of all live bytes, and of activations, which are all live bytes that are not persistent
+    and not gradients; kernels' scratch and the optimizer's temporaries are among them.
     """
 
     persistent: int

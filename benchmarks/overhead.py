@@ -1,13 +1,13 @@
 """What being managed costs when nothing has to leave.
 
-1. A stream of 64-element adds inside a budget, against plain PyTorch: nanoseconds of CPU for each op. "dropped" lets go of each result at
-   once; "chain" adds to the last result; "kept" holds the results, a thousand at a time; "graph" is a chain that autograd
-   records. Asked: 1.5 (dropped).
-2. A training step of each model in a budget that is large enough, against eager. Asked: 1.02. "coop@2": twice the activations fit;
-   "measure": coop.measure(), without a limit.
+1. A stream of 64-element adds inside a budget, against plain PyTorch: nanoseconds of CPU for each
+   op. "dropped" drops each result at once; "chain" adds to the last result; "kept" holds the
+   results, a thousand at a time; "graph" is a chain that autograd records. Asked: 1.5 (dropped).
+2. A training step of each model in a budget that is large enough, against eager. Asked: 1.02.
+   "coop@2": twice the activations fit; "measure": coop.measure(), without a limit.
 
-Both sides are processes of their own that take turns within one run, plain ones without coop imported; a figure is the median over rounds of
-the ratio of CPU times in the same round.
+Both sides are processes of their own that take turns within one run, plain ones without coop
+imported; a figure is the median over rounds of the ratio of CPU times in the same round.
 """
 
 import argparse

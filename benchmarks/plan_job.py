@@ -7,12 +7,13 @@ from typing import Any
 from processes import call
 
 Row = dict[str, Any]
-SLACK = 600.0  # seconds beside the planner's own: traces, models too large to give up at once
+SLACK = 600.0  # seconds besides the planner's own: for traces, and for models that stop slowly
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """One measurement: `work` runs here and gives a row; `asked` of it, and whether that was reached."""
+    """One measurement: `work` runs here and gives a row; `asked` of it, and whether that was
+    reached."""
 
     what: str
     work: Callable[[], Row]
@@ -24,11 +25,11 @@ class Job:
 
 
 def about_plan(plan: Any) -> Row:
-    """What is worth knowing of a plan."""
+    """The figures of a plan."""
     about = {key: value for key, value in plan.about.items() if isinstance(value, str | int | float)}
     return plan.to_json() | {"about": about, "runs_again": len(plan.sequence()) - len(plan.program)}
 
 
 def call_for(function: Callable[..., Row], limit: float, *args: Any, times: int = 1) -> Row:
-    """In a process of its own. `times`: how many planners it asks that take all of their time."""
+    """In a process of its own. `times`: how many planners it runs that use all of their time."""
     return call(function, limit, *args, limit=times * limit + SLACK)

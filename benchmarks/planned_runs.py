@@ -1,4 +1,5 @@
-"""Two parts of planners.py in which a plan is carried out: by coop on a live program, and by torch.compile."""
+"""Two parts of planners.py in which a plan is carried out: by coop on a live program, and by
+torch.compile."""
 
 import argparse
 import functools
@@ -18,7 +19,7 @@ from plan_job import SLACK, Job, Row, about_plan, call_for
 from processes import Failed, call
 
 LIVE = ("gpt", "resnet")
-FOR_ADDRESSES = 0.995  # of the budget is planned with: storages have to find a place in one piece
+FOR_ADDRESSES = 0.995  # the share of the budget that is planned with: storages need room in one piece
 COMPILED = ("perceptron", "convolutions", "transformer")
 SOLVERS = ("coop", "dp", "greedy")
 BUDGETS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
@@ -63,7 +64,7 @@ def _live(given: argparse.Namespace, name: str) -> Row:
 
 
 def _trained(way: str, name: str, given: argparse.Namespace, *how: Any) -> Row:
-    """A budget that a plan serves may be too small without one: then there is nothing to tell of that."""
+    """A budget that is enough with a plan may be too small without one: then there is no row."""
     try:
         row: Row = call(_train, name, given.threads, given.steps, *how, limit=SLACK)
     except Failed:
@@ -132,7 +133,8 @@ class Training:
 
 
 def _train(name: str, threads: int, steps: int, budget: int | None, plan: Path | None) -> Row:
-    """The first two steps do not count: there the optimizer makes its state, and the plan does not fit yet."""
+    """The first two steps do not count: the optimizer makes its state in them, and the plan does
+    not match yet."""
     torch.set_num_threads(threads)
     if budget is None:
         training = Training(name)

@@ -1,8 +1,9 @@
 """The offline planners against what was asked of them.
 
     layered    random graphs in layers (coop/plan/model/random_graphs.py), auto. Asked: 100 nodes at 0.8 and 0.9 of the peak
-               proven optimal in 10 s (moccasin is asked too, which proves less); 250 nodes at 0.9 at most 1 % more in
-               60 s, at 0.8 at most 5 % in 200 s; 1,000 nodes in 600 s at 0.9 at most 2 %, at 0.8 at most 6 %
+               proven optimal in 10 s (moccasin is asked too, which proves less); 250 nodes at 0.9
+               at most 1 % more in 60 s, at 0.8 at most 5 % in 200 s; 1,000 nodes in 600 s at 0.9 at
+               most 2 %, at 0.8 at most 6 %
     chain      101 nodes of cost and size 1 at 50 %: a certified gap of at most 1 % in 10 s; Checkmate's chain of 8
                layers in 4 units of memory: 26 by its program, 22 by the relaxation
     resnet50   ResNet-50 at 80 % in 30 s: at most 0.4 % more
@@ -15,8 +16,8 @@
     compile    torch.compile with coop's solver and with torch's own: the peak of forward and backward never goes up
                when the budget goes down
 
-Networks are traced by shapes, with the costs of the a100 device model. A planner is in time if it ends within 5 % of
-its limit. `--json` keeps what the file has of other parts.
+Networks are traced by shapes, with the costs of the a100 device model. A planner is in time if it
+ends within 5 % of its limit. `--json` keeps what the file has of other parts.
 """
 
 import argparse
@@ -117,7 +118,8 @@ def chain(given: argparse.Namespace) -> Iterator[Job]:
 
 
 def _chain_of(layers: int) -> Any:
-    """Forward, loss, backward: each backward node reads the gradient so far and what forward made at its layer."""
+    """Forward, loss, backward: each backward node reads the gradient so far and what forward made
+    at its layer."""
     from coop.plan import make_graph
 
     n = 2 * layers + 1
@@ -192,8 +194,8 @@ def _network(
     baselines: tuple[str, ...] = (),
     policies: tuple[str, ...] = ("coop",),
 ) -> Row:
-    """Increases of the duration, None where it does not run. `followed`: what the engine makes of auto's plan, in half a percent
-    more memory, for what addresses and tiny storages take."""
+    """Increases of the duration, None where it does not run. `followed`: the result when the engine
+    follows auto's plan, in half a percent more memory for addresses and tiny storages."""
     from coop.plan import PlanError, floor, graph_of, peak_of, solve
     from coop.simulate import Player
 

@@ -1,5 +1,5 @@
-"""Makes docs/results-planners.md out of docs/figures/planners.json, which benchmarks/planners.py writes; and the table
-of the eight networks, for docs/results.md (simulation.py).
+"""Makes docs/results-planners.md out of docs/figures/planners.json, which benchmarks/planners.py
+writes; and the table of the eight networks, for docs/results.md (simulation.py).
 
     python benchmarks/planners.py --json docs/figures/planners.json
     python benchmarks/planning.py
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from coop.report.page import percent, table
+from prose import wrapped
 
 DOCS = Path(__file__).parents[1] / "docs"
 FILE = DOCS / "figures" / "planners.json"
@@ -191,7 +192,7 @@ def main() -> None:
         raise SystemExit(
             "docs/figures/planners.json is missing: python benchmarks/planners.py --json docs/figures/planners.json"
         )
-    (DOCS / "results-planners.md").write_text(text(data))
+    (DOCS / "results-planners.md").write_text(wrapped(text(data)))
     print("written: docs/results-planners.md")
 
 

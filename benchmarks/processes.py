@@ -1,7 +1,9 @@
-"""Processes for benchmarks: forked from a parent that has imported everything and computed nothing, driven through a pipe.
+"""Processes for benchmarks: forked from a parent that has imported everything and computed nothing,
+driven through a pipe.
 
-A way of training lives in a process of its own, waits there for its turn, and does not share an allocator, a thread pool or a random
-state with the others. A process that fails, dies or takes too long is a result like any other.
+A way of training lives in a process of its own, waits there for its turn, and does not share an
+allocator, a thread pool or a random state with the others. A process that fails, dies or takes too
+long is a result like any other.
 """
 
 import contextlib
@@ -71,7 +73,7 @@ class Process:
 def _guarded(body: Callable[..., None], mine: Connection, parents: Connection, *args: Any) -> None:
     parents.close()
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: nobody is left waiting if the parent is killed
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: no child is left if the parent is killed
     try:
         body(mine, *args)
     except (EOFError, KeyboardInterrupt):  # the parent is gone
@@ -95,7 +97,8 @@ def _answer_once(connection: Connection, function: Callable[..., Any], *args: An
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a trained process leaves: digests, and for coop the scope's statistics over the timed steps."""
+    """The results of a training process: digests, and for coop the scope's statistics over the
+    timed steps."""
 
     digests: dict[str, str]
     stats: dict[str, Any] | None
@@ -160,7 +163,8 @@ def _profile(way: Way, warm_up: int) -> Profile:
 def take_turns(
     trainers: dict[str, Trainer], rounds: int, steps: int, tick: Callable[[str], None]
 ) -> tuple[list[dict[str, Clock]], dict[str, Failed]]:
-    """Turn and turn about; the order is reversed every other round. Returns the clocks of each round, and who failed."""
+    """The ways take turns; the order is reversed every other round. Returns the times of each
+    round, and the failures."""
     clocks: list[dict[str, Clock]] = []
     failed: dict[str, Failed] = {}
     for number in range(rounds):

@@ -1,4 +1,5 @@
-"""Makes docs/results-training.md out of the JSON that the other benchmarks write: the figures asked for beside the figures reached.
+"""Makes docs/results-training.md out of the JSON that the other benchmarks write: the figures asked
+for beside the figures reached.
 
     python benchmarks/results.py docs/figures/*.json
 
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from coop.report.page import table
+from prose import wrapped
 
 TITLES = {"bert": "BERT", "gpt2": "GPT-2", "resnet50": "ResNet-50", "swin-t": "Swin-T", "bilstm": "BiLSTM"}
 ADAM = {"adam": "Adam", "fused": "fused Adam"}
@@ -42,7 +44,8 @@ class Page:
             if content["benchmark"] in ("simulation", "simulator", "planners", "swap"):  # a page of its own
                 continue
             before = self.data.setdefault(content["benchmark"], content | {"rows": []})["rows"]
-            # Each run of the benchmark has its own eager row, to which its ratios refer; the page shows one.
+            # Each run of the benchmark has its own eager row, to which its ratios refer; the page
+            # shows one.
             before += [row for row in content["rows"] if row.get("method") != "eager" or not _has(before, row)]
 
     def rows(self, benchmark: str, **match: Any) -> Rows:
@@ -271,7 +274,7 @@ def main() -> None:
 
         plot(settings.output.parent / settings.picture, [Row(**row) for row in rows])
     settings.output.parent.mkdir(parents=True, exist_ok=True)
-    settings.output.write_text(page.text(settings.picture))
+    settings.output.write_text(wrapped(page.text(settings.picture)))
     print(f"written: {settings.output}")
 
 

@@ -1,13 +1,15 @@
-"""How the engine's work grows with the number of resident storages, from 100 to 100,000, seen from Python.
+"""How the engine's work grows with the number of resident storages, from 100 to 100,000, seen from
+Python.
 
     allocation    an op without inputs makes a storage of 1 KiB; every second block of the arena is a hole of that size
     free          a storage of the stock is let go of, and its block with it
     recorded op   an add whose result is kept: allocation, lineage and the kernel itself
     search        an add in a full arena: the time in the search for room (from stats), for each search
 
-Asked: a search grows no faster than linearly, everything else no faster than logarithmically. The exponent is the slope of log(time) over
-log(number), over the whole range and between the two largest numbers. Allowed is 1 for a search, and for the rest what
-the logarithm itself does over the same range (from 100 to 100,000: 0.13).
+Asked: a search grows no faster than linearly, everything else no faster than logarithmically. The
+exponent is the slope of log(time) over log(number), over the whole range and between the two
+largest numbers. Allowed is 1 for a search, and for the rest the exponent of the logarithm itself
+over the same range (from 100 to 100,000: 0.13).
 """
 
 import argparse

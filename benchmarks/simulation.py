@@ -1,6 +1,8 @@
-"""Makes docs/results.md: the eight networks of the paper under each policy, simulated; figures asked for beside figures reached.
+"""Makes docs/results.md: the eight networks of the paper under each policy, simulated; figures
+asked for beside figures reached.
 
-    coop compare --models all --policies coop,dte,dtr,coop-paper,dte+two-ended+partition,dtr+two-ended+partition \\
+    coop compare --models all \\
+        --policies coop,dte,dtr,coop-paper,dte+two-ended+partition,dtr+two-ended+partition \\
         --ratios 0.3:1.0:0.1 --neighbours 0.02 --ablation --lowest -o results/compare
     python benchmarks/simulation.py results/compare     # the JSON of the comparison -> docs/figures/simulation.json and pictures
     python benchmarks/simulator.py --json docs/figures/simulator.json
@@ -24,6 +26,7 @@ from coop.report.points import parse_ratios
 from coop.report.results import Results
 from coop.report.sweep import Sweep
 from coop.report.variants import Variant, ablation_of
+from prose import wrapped
 
 DOCS = Path(__file__).parents[1] / "docs"
 FIGURES = DOCS / "figures"
@@ -143,7 +146,8 @@ def asked(data: dict[str, Any]) -> str:
 
 
 def simulator(rows: list[dict[str, Any]]) -> str:
-    """The simulator against the clock and against what it simulates. CPU time, on the machine of benchmarks/simulator.py."""
+    """The simulator against the clock and against what it simulates. CPU time, on the machine of
+    benchmarks/simulator.py."""
     play, search = (next(row for row in rows if row["kind"] == kind) for kind in ("play", "search"))
     found = [
         [f"a step of BERT Large ({play['ops']:,} ops) at 50 %, played", "under 1 s", f"{play['seconds']:.2f} s"],
@@ -219,7 +223,7 @@ def main() -> None:
     if planned := planning.load():
         more = "More of the planners, and how they were measured: [results-planners.md](results-planners.md).\n"
         parts += ["## Planned beforehand\n", more, planning.networks(planned)]
-    (DOCS / "results.md").write_text("\n".join(parts))
+    (DOCS / "results.md").write_text(wrapped("\n".join(parts)))
     print("written: docs/results.md")
 
 

@@ -1,7 +1,9 @@
-"""Swapping beside recomputing: what a second way out of the arena costs, and what it makes possible.
+"""Swapping beside recomputing: what a second way out of the arena costs, and what it makes
+possible.
 
-Live, interleaved in one run, on a 6-layer BERT with Adam at 16 x 128 (parameters, moments and gradients outweigh its activations)
-and on ResNet-50, with budgets that are shares of eager's own peak, everything counted:
+Live, interleaved in one run, on a 6-layer BERT with Adam at 16 x 128 (parameters, moments and
+gradients outweigh its activations) and on ResNet-50, with budgets that are shares of eager's own
+peak, everything counted:
 
     eager               plain PyTorch, what all ratios refer to
     coop+swap@RATIO     coop with memory outside the arena to swap to; delta+swap likewise
@@ -11,11 +13,13 @@ and on ResNet-50, with budgets that are shares of eager's own peak, everything c
     coop+swap@save_on_cpu, coop+disk@save_on_disk
                         coop in the memory that these need, to memory outside or to a file
 
-A time is the median over rounds of (seconds for a step / eager's in the same round), of CPU and of wall time. Bits: losses,
-gradients, parameters, moments and random state after all steps are compared with eager's.
+A time is the median over rounds of (seconds for a step / eager's in the same round), of CPU and of
+wall time. Bits: losses, gradients, parameters, moments and random state after all steps are
+compared with eager's.
 
-Simulated, on the a100 device model with a link of 12 GB/s each way: the largest batch of ResNet-50 and ResNet-101 in the memory
-that the paper's batch needs, and the lowest budget that each of the eight networks lives in with less than twice its time.
+Simulated, on the a100 device model with a link of 12 GB/s each way: the largest batch of ResNet-50
+and ResNet-101 in the memory that the paper's batch needs, and the lowest budget in which each of
+the eight networks takes less than twice its time.
 """
 
 import argparse
@@ -69,7 +73,8 @@ class Contest:
         )
 
     def heats(self, folder: str) -> list[list[Way]]:
-        """Ways that take turns with each other and with eager, as many as fit into the machine's memory at once."""
+        """Ways that take turns with each other and with eager, as many as fit into the machine's
+        memory at once."""
         peak, saved = self.eager.total, self.outside.total
         heats = [
             [

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from coop.report.page import table
+from prose import wrapped
 
 DOCS = Path(__file__).parents[1] / "docs"
 MODELS = {"bert6": "BERT, 6 layers, 16 x 128", "resnet50": "ResNet-50"}
@@ -174,7 +175,7 @@ class Page:
 
 def main() -> None:
     if files := sorted((DOCS / "figures").glob("swap*.json")):
-        (DOCS / "results-swap.md").write_text(str(Page(files)))
+        (DOCS / "results-swap.md").write_text(wrapped(str(Page(files))))
 
 
 if __name__ == "__main__":

@@ -1,25 +1,31 @@
-"""Time against memory: training a model in less activation memory, by coop and by PyTorch's own means.
+"""Time against memory: training a model in less activation memory, by coop and by PyTorch's own
+means.
 
-Measured, interleaved in one run, on BERT, GPT-2, ResNet-50, Swin-T and an unrolled BiLSTM, with Adam plain and fused:
+Measured, interleaved in one run, on BERT, GPT-2, ResNet-50, Swin-T and an unrolled BiLSTM, with
+Adam plain and fused:
 
     eager               plain PyTorch, what all ratios refer to
     POLICY@RATIO        coop with a budget of the persistent bytes (parameters, buffers, optimizer state, inputs) and this share of
-                        eager's activations; @2: nothing needs to leave; @checkpoint: the share that `checkpoint` reaches
+                        eager's activations; @2: nothing needs to leave; @checkpoint: the share that
+                        `checkpoint` reaches
     checkpoint          torch.utils.checkpoint around each layer (of the BiLSTM: each segment of time)
     selective           the same, but results of matmuls, convolutions and attention are kept
     accumulate          gradient accumulation over two halves of the batch
     compile             torch.compile with activation_memory_budget 0.5; left out unless asked for: it compiles for minutes
 
-Each way is a process of its own that warms up and then waits for its turns: in each round, each way trains some steps. A time is
-the median over rounds of (seconds for a step / eager's in the same round), of CPU and of wall time.
+Each way is a process of its own that warms up and then waits for its turns: in each round, each way
+trains some steps. A time is the median over rounds of (seconds for a step / eager's in the same
+round), of CPU and of wall time.
 
-Memory is measured apart from time. Activations are live bytes that are not persistent and not gradients. Plain ways: a step under PyTorch's
-profiler, whose reports of allocations include kernels' scratch. Coop: the scope's peak minus the persistent bytes; if the
-peak fell in backward, gradients are counted as activations, to coop's disadvantage. If a budget is
-too small to run, it is raised by steps of 4 % and the row says so: gradients take the place of activations in
-backward, so no budget below persistent bytes and gradients can serve.
+Memory is measured apart from time. Activations are live bytes that are not persistent and not
+gradients. Plain ways: a step under PyTorch's profiler, whose reports of allocations include
+kernels' scratch. Coop: the scope's peak minus the persistent bytes; if the peak fell in backward,
+gradients are counted as activations, to coop's disadvantage. If a budget is too small to run, it is
+raised by steps of 4 % and the row says so: gradients replace activations in backward, so no budget
+below persistent bytes and gradients can be enough.
 
-Bits: losses, gradients, parameters, buffers, optimizer state and random state after all steps are compared with eager's.
+Bits: losses, gradients, parameters, buffers, optimizer state and random state after all steps are
+compared with eager's.
 """
 
 import argparse
@@ -265,7 +271,8 @@ def plot(path: Path, rows: list[Row]) -> None:
 
 
 def methods_for(optimizer: str, settings: argparse.Namespace) -> list[str]:
-    """Other policies differ from coop in what they evict, not in how they meet the optimizer: by default they run once."""
+    """Other policies differ from coop in what they evict, not in how they treat the optimizer: by
+    default they run with one optimizer."""
     if settings.methods is not None:
         return ["eager", *(name for name in settings.methods if name != "eager")]
     return [name for name in DEFAULT if optimizer == "adam" or name in PLAIN or name.startswith("coop@")]

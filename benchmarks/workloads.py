@@ -1,9 +1,12 @@
-"""The networks that the benchmarks train, each with one batch: BERT, GPT-2, ResNet-50, Swin-T and an unrolled BiLSTM.
+"""The networks that the benchmarks train, each with one batch: BERT, GPT-2, ResNet-50, Swin-T and
+an unrolled BiLSTM.
 
-"full": the depths of the papers for ResNet-50 and Swin-T, at half of their width, with small images (and Swin's windows of 4 instead of 7);
-narrow transformers of 6 layers. So a step takes 0.1 to 1 s on two cores, and activations outweigh parameters about as they do
-where memory is short: ResNet-50 at its own width has 90 MiB of gradients, as much as the activations of a batch that two cores
-can compute in that time. "small" is the same programs with a few milliseconds of work, to try things out.
+"full": the depths of the papers for ResNet-50 and Swin-T, at half of their width, with small images
+(and Swin's windows of 4 instead of 7); narrow transformers of 6 layers. So a step takes 0.1 to 1 s
+on two cores, and activations outweigh parameters about as they do where memory is short: ResNet-50
+at its own width has 90 MiB of gradients, as much as the activations of a batch that two cores can
+compute in that time. "small" is the same programs with a few milliseconds of work, to try things
+out.
 """
 
 from collections.abc import Callable
@@ -17,7 +20,8 @@ from torch.nn import functional as F
 
 
 class Task(NamedTuple):
-    """A model that returns its loss, a batch for it, and the modules that per-layer checkpointing wraps."""
+    """A model that returns its loss, a batch for it, and the modules that per-layer checkpointing
+    wraps."""
 
     model: nn.Module
     batch: dict[str, torch.Tensor]

@@ -1,4 +1,5 @@
-"""Trains the same GPT three times: plainly, without a limit to learn its peak, and in half of that memory.
+"""Trains the same GPT three times: plainly, without a limit to learn its peak, and in half of that
+memory.
 
     make demo
 

@@ -1,4 +1,5 @@
-"""A small GPT that learns to write a story, letter by letter. Plain PyTorch: nothing in here knows of coop.
+"""A small GPT that learns to write a story, letter by letter. Plain PyTorch: nothing in here knows
+of coop.
 
 python examples/gpt.py --steps 40
 coop run --measure examples/gpt.py --steps 40

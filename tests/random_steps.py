@@ -99,7 +99,7 @@ class Writer:
             self.instructions.append(Release(tensor))
 
     def finish(self) -> Trace:
-        """In the next step, a source is what it has become at the end of this one."""
+        """In the next step, each source continues as its last version of this step."""
         carried: dict[int, int] = {}
         for tensor in self.held:
             origin = self.origin[tensor]
@@ -115,7 +115,8 @@ class Writer:
 
 
 def training(rng: random.Random, length: int) -> Trace:
-    """Forward through layers, backward through what was saved, then an optimizer that writes to the parameters."""
+    """Forward through layers, backward through what was saved, then an optimizer that writes to the
+    parameters."""
     w = Writer(rng)
     parameters = [w.source("parameter") for _ in range(rng.randint(1, 5))]
     states = [w.source() for _ in range(rng.randint(0, 2))]
@@ -265,7 +266,7 @@ def shrink(trace: Trace, fails: Callable[[Trace], bool]) -> Trace:
             smaller = Trace(instructions)
             if not fails(smaller):
                 return False
-        except ValueError:  # not a trace, or one that uses what nobody holds
+        except ValueError:  # not a trace, or one that uses a released tensor
             return False
         trace = smaller
         return True

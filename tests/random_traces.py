@@ -1,4 +1,5 @@
-"""Random traces for hypothesis: views, several outputs, in-place ops, holds, ops that cost nothing, ties."""
+"""Random traces for hypothesis: views, several outputs, in-place ops, holds, ops that cost nothing,
+ties."""
 
 from hypothesis import strategies as st
 
@@ -73,7 +74,7 @@ def build(code, fan_in=3, view_cost=True, views_of_several=False, large=False, a
             tensor = held[-1 - first[0] % len(held)]
             references[tensor] += 1 if kind == "hold" else -1
             instructions.append((Hold if kind == "hold" else Release)(tensor))
-    # Most tensors are released in the end, or no budget would be enough.
+    # Most tensors are released at the end, or no budget would be enough.
     for tensor, count in enumerate(references):
         if (tensor * 7 + len(code)) % 8:
             instructions += [Release(tensor)] * count

@@ -63,7 +63,8 @@ class Tape:
         self.instructions += [Release(tensor) for tensor in tensors]
 
     def backward(self, loss: int, residual: dict[int, int]) -> dict[int, int]:
-        """Gradients of the parameters. `residual`: the output of an addition, and the second tensor it added."""
+        """Gradients of the parameters. `residual`: the output of an addition, and the second tensor
+        it added."""
         gradients = {loss: self.op("ones", [], self.bytes[loss], phase="backward")}
         for name, x, y, saved, parameters, flops in reversed(self._backward):
             given = gradients.pop(y)

@@ -1,11 +1,11 @@
-"""Process replay: what the engine does, event by event, before and after a change that must not change it.
+"""Process replay: the engine's events, before and after a change that must not change them.
 
     python tests/streams.py record streams.json [TRACE ...]
     python tests/streams.py compare streams.json [TRACE ...]
 
-Plays some hundred random traces, made-up training steps and the trace files that are named (`coop trace NETWORK`) under
-every policy, with and without a tier to swap to, and keeps a digest of every hundred events. `compare` says where the
-first event differs.
+Plays some hundred random traces, made-up training steps and the trace files that are named (`coop
+trace NETWORK`) under every policy, with and without a tier to swap to, and keeps a digest of every
+hundred events. `compare` says where the first event differs.
 """
 
 import argparse
@@ -51,7 +51,7 @@ def streams(files: list[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
             events = [
                 (e.kind, e.storage, e.offset, e.bytes, repr(e.time), "" if e.kind == "search" else repr(e.value))
                 for e in played.events
-            ]  # how long a search took is another number each time
+            ]  # the duration of a search differs each time
             yield (
                 f"{name}, {policy}, {ratio}{', swap' if swap else ''}",
                 {"status": played.status, "chunks": digests(events)},

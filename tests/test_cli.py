@@ -10,7 +10,7 @@ import pytest
 
 from coop import _C, EventFile, cli
 
-pytestmark = pytest.mark.slow  # each starts Python and PyTorch anew
+pytestmark = pytest.mark.slow  # each starts Python and PyTorch again
 
 REPORT = re.compile(r"^ *coop *\n╭─.*\Z", re.DOTALL | re.MULTILINE)
 
@@ -72,7 +72,8 @@ if "--fail" in sys.argv:
 
 @pytest.fixture(autouse=True)
 def interruptible():
-    """A test run in the background of a shell inherits a SIGINT that is ignored, and so would the scripts."""
+    """A test run in the background of a shell inherits a SIGINT that is ignored, and so would the
+    scripts."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

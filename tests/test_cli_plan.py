@@ -171,7 +171,7 @@ def test_a_budget_below_the_floor_is_refused_at_once_with_the_smallest(step, cap
     before = time.monotonic()
     sentence = refused(capsys, "plan", step, "--budget", "20%", "--planner", planner)
     assert time.monotonic() - before < 2
-    if planner == "poet":  # pages, of a device that this step does not have
+    if planner == "poet":  # it pages, to a device that this step does not have
         return
     assert f"node {setter} ({GRAPH.nodes[setter].name}) needs {format_bytes(lowest)} ({lowest} bytes)" in sentence
     assert f"Tip: {lowest} bytes, or " in sentence and sentence.endswith("is the smallest budget that can work")
@@ -180,7 +180,7 @@ def test_a_budget_below_the_floor_is_refused_at_once_with_the_smallest(step, cap
 
 
 def test_the_smallest_budget_is_one(step, capsys):
-    """What the tip says is not refused again for the same reason."""
+    """A budget that follows the tip is not refused again for the same reason."""
     lowest = floor(GRAPH)[0]
     assert "below the floor" in refused(capsys, "plan", step, "--budget", lowest - 1, "--planner", "treewidth")
     ended = coop(capsys, "plan", step, "--budget", lowest, "--planner", "treewidth")
@@ -340,7 +340,8 @@ def test_ctrl_c_ends_the_search_and_the_best_plan_so_far_is_written(tmp_path):
     )
     assert check(plan, graph_of(trace)).duration == plan.duration
     assert "Traceback" not in stderr
-    # Should be 0. An abort at exit: the planner's thread is not waited for, see test_solve.py.
+    # Should be 0. An abort at exit: nothing waits for the planner's thread, see
+    # test_solve_stops.py.
     assert process.returncode in (0, -signal.SIGABRT), stderr
 
 

@@ -1,4 +1,5 @@
-"""`coop simulate` and `coop memory-map`: what they print and write, and what they say to bad input."""
+"""`coop simulate` and `coop memory-map`: what they print and write, and what they say to bad
+input."""
 
 import gzip
 import json

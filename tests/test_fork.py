@@ -12,7 +12,8 @@ import coop
 
 
 def in_child(work):
-    """What the work returned in a forked process, as text; fails if it does not return in a minute."""
+    """What the work returned in a forked process, as text; fails if it does not return in a
+    minute."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -36,7 +37,8 @@ def digest(tensor):
 
 
 def evicted_result(memory, kept=1 << 20):
-    """A result of sums that are split among threads: another number of threads would give other bits."""
+    """A result of sums that are split among threads: another number of threads would give other
+    bits."""
     a = torch.randn(300, 400)
     result = (a @ a.T).softmax(-1).cumsum(0)
     copy = result.clone()
@@ -82,7 +84,7 @@ def test_child_opens_a_budget_of_its_own():
     torch.set_num_threads(2)
 
     def work():
-        torch.set_num_threads(1)  # plain PyTorch would wait for threads that are not there
+        torch.set_num_threads(1)  # plain PyTorch would wait for threads that do not exist
         with coop.budget("4MiB") as memory:
             result, copy = evicted_result(memory)
             return str(torch.equal(result, copy))

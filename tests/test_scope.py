@@ -1,4 +1,4 @@
-"""A scope is opened once, on one thread, one at a time; whatever is refused leaves things as they were."""
+"""A scope is opened once, on one thread, one at a time. A call that is refused changes nothing."""
 
 import threading
 
@@ -62,8 +62,7 @@ def in_thread(work):
 def test_an_unknown_policy_is_a_value_error_that_lists_the_known_ones():
     with pytest.raises(ValueError, match="unknown policy 'fifo'") as caught:
         coop.budget("1MiB", policy="fifo")
-    for name in ("coop", "coop-paper", "dtr", "dtr-eq", "dte", "delta", "lru"):
-        assert name in coop.POLICIES
+    for name in coop.POLICIES:
         assert name in str(caught.value)
 
 
@@ -82,7 +81,7 @@ def test_budgets_do_not_nest(first, second):
             inner.__enter__()
         with pytest.raises(RuntimeError, match="scope is not open"):
             inner.stats()
-        assert torch.equal(before, train())  # the outer one is in force as before
+        assert torch.equal(before, train())  # the outer one is still active
         memory.check()
     with inner:  # and the inner one has not been used up
         train()

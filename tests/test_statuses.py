@@ -1,4 +1,5 @@
-"""Every status of the player prints, through every command that plays: as a table, as JSON, as a line, as a title."""
+"""Every status of the player prints, through every command that plays: as a table, as JSON, as a
+line, as a title."""
 
 import dataclasses
 import json
@@ -19,7 +20,7 @@ PLAYER = Player(STEP)
 
 
 def fragmented() -> Trace:
-    """Room enough in all, and never in one piece: it runs out of memory above the floor."""
+    """There is enough room, but never in one piece: it runs out of memory above the floor."""
     at_once = [Source(0, 64)]
     at_once += [Op(f"small {i}", (0,), (Output(1 + i, 1 << 16),), 1000, replayable=False) for i in range(8)]
     at_once += [Release(i) for i in range(2, 8, 2)] + [Op("large", (0,), (Output(9, 3 << 16),), 1000)]
@@ -114,7 +115,7 @@ def test_a_plan_prints_whatever_its_status(planner, extra, files, capsys, monkey
 
 
 def test_each_status_is_reached_by_a_step(files):
-    """Without help: these are not only names."""
+    """The player reaches each status by itself."""
     found = {PLAYER.play(share, policy, limit=limit).status for share in (1.0, 0.75, 0.55) for policy in ("coop", "lru")
              for limit in (1.01, 2.0)}  # fmt: skip
     player = Player(fragmented())

@@ -1,4 +1,4 @@
-"""What is made from the engine's lists is up to date, and says what the extension has."""
+"""The parts that are generated from the engine's lists are up to date, and match the extension."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,5 @@
-// An example of a policy: the largest first. It is registered in the engine's tests only, and passes all of them.
+// An example of a policy: the largest first. It is registered in the engine's tests only, and
+// passes all of them.
 #include "engine/policy.h"
 
 namespace coop {

@@ -1,11 +1,14 @@
 // A driver with real bytes and no tensor library.
 //
-// The arena is a vector of bytes; an op is a fixed function of its inputs' bytes; running it again computes it again. Beside
-// its bytes in the arena every tensor carries the bytes it would have in an unlimited run, so that each read can be
-// compared. Around an op it goes through the same protocol as the torch hook (engine/op_call.h).
+// The arena is a vector of bytes; an op is a fixed function of its inputs' bytes; running it again
+// computes it again. Beside its bytes in the arena every tensor carries the bytes it would have in
+// an unlimited run, so that each read can be compared. Around an op it goes through the same
+// protocol as the torch hook (engine/op_call.h).
 //
-// What it watches over by itself: no evicted or moved storage is read at its old place, operands stay where they are while a
-// kernel runs, victims are evictable, and under policy coop they lie side by side and the request lands there.
+// What it watches over by itself: no evicted or moved storage is read at its old place, operands
+// stay where they are while a kernel runs, victims are evictable, and under policy coop they lie
+// side by side and the request lands there. It is one class, and long because it replaces both the
+// hook and PyTorch.
 #pragma once
 
 #include <algorithm>
@@ -437,7 +440,8 @@ class FakeDriver final : public Driver {
     for (const unsigned char* p = at(offset, bytes); bytes; --bytes) hash = (hash ^ *p++) * 0x100000001b3ull;
     return hash | 1;
   }
-  // A transfer ends some polls later. Meanwhile nobody may touch what is written, or trust what is read.
+  // A transfer ends some polls later. Meanwhile nobody may touch what is written, or trust what is
+  // read.
   std::uint32_t begin_out(Bytes offset, Bytes bytes, Seconds) override {
     const std::lock_guard guard(transfers_mutex_);
     const unsigned char* from = at(offset, bytes);
@@ -547,7 +551,8 @@ class FakeDriver final : public Driver {
     return at(storage.block->offset, storage.bytes);
   }
 
-  // Scratch, outputs, work. `target` is the storage that a first run overwrites; in a replay produced[0] holds its block.
+  // Scratch, outputs, work. `target` is the storage that a first run overwrites; in a replay
+  // produced[0] holds its block.
   void kernel(const Recipe& recipe, const std::vector<Storage*>& inputs, Storage* target, std::vector<Block*>& produced,
               bool fails) {
     const bool in_place = recipe.in_place != InPlace::no, again = in_place && !target;
@@ -619,8 +624,8 @@ class FakeDriver final : public Driver {
     return events;
   }
 
-  // Rules 3 and 7: what leaves for a request is evictable; under policy coop it lies side by side with what is free or
-  // moved, and the request lands there.
+  // Rules 3 and 7: what leaves for a request is evictable; under policy coop it lies side by side
+  // with what is free or moved, and the request lands there.
   Block* watched_allocate(Bytes bytes) {
     struct Place {
       Bytes offset, end;

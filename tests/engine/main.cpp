@@ -1,4 +1,5 @@
-// Runs the tests whose name contains one of the arguments; all of them without arguments. -l lists them.
+// Runs the tests whose name contains one of the arguments; all of them without arguments. -l lists
+// them.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

@@ -9,7 +9,8 @@ using namespace coop;
 
 namespace {
 
-// The same rules, slowly: a set stays joined until it is empty, and its cost is what its members added.
+// The same rules, slowly: a set stays joined until it is empty, and its cost is what its members
+// added.
 struct Model {
   std::map<std::uint32_t, int> group;  // of every node in use
   std::map<int, Seconds> cost;
@@ -97,8 +98,9 @@ TEST(nodes_are_recycled_over_many_cycles) {
 }
 
 TEST(what_a_silent_member_keeps_is_given_back_when_it_leaves) {
-  // Sets with deletion cannot always forget a former root: pairs join above a member that nobody asks for, become its
-  // root and leave. One node for each stays behind, until the silent member is asked for (paths are halved) or leaves.
+  // Sets with deletion cannot always forget a former root: pairs join above a member that nobody
+  // asks for, become its root and leave. One node for each stays behind, until the silent member is
+  // asked for (paths are halved) or leaves.
   Components components;
   const std::uint32_t silent = components.add(1), asked = components.add(1);
   const std::uint32_t under = components.add(1), over = components.add(1), beside = components.add(1);

@@ -1,6 +1,7 @@
 // The rules, one by one, on small programs whose every byte is known.
 //
-// Alignment is one byte, so that sizes mean what they say; every rule check of the engine runs at every event.
+// Alignment is one byte, so that sizes mean what they say; every rule check of the engine runs at
+// every event. The file is long because the nine rules share these small programs.
 #include <algorithm>
 #include <map>
 
@@ -273,7 +274,8 @@ TEST(rule_4_what_nobody_holds_stays_until_its_room_is_needed_or_leaves_at_once) 
 }
 
 TEST(rule_4_a_recomputation_that_does_not_fit_at_once_is_done_in_small_steps) {
-  // Twenty ops whose results cannot be resident together, each made from the one before and a common input.
+  // Twenty ops whose results cannot be resident together, each made from the one before and a
+  // common input.
   for (const std::string& policy : policy_names()) {
     const check::Context context("policy", policy);
     FakeDriver driver(small(100, policy));
@@ -677,8 +679,9 @@ TEST(packing_closes_the_gaps_and_evicts_nothing) {
   finish(driver);
 }
 
-// Left and right of the last op each have to be recomputed from the source over a large intermediate. Whichever is
-// resident must be able to leave while the other comes back: together with it, the intermediate does not fit.
+// Left and right of the last op each have to be recomputed from the source over a large
+// intermediate. Whichever is resident must be able to leave while the other comes back: together
+// with it, the intermediate does not fit.
 TEST(operands_are_brought_back_one_after_the_other_and_those_that_take_the_most_room_first) {
   Options options = small(100);
   FakeDriver driver(options);

@@ -15,7 +15,8 @@ using fake::Tensor;
 
 namespace {
 
-// A step that is always the same: which tensors each op reads, by number, what it makes, and when they are let go.
+// A step that is always the same: which tensors each op reads, by number, what it makes, and when
+// they are let go.
 struct Line {
   std::vector<std::size_t> inputs;
   std::vector<Bytes> outputs;

@@ -1,4 +1,5 @@
-// What comes next: a step that repeats is known after the first time, and a guess that is wrong breaks no rule.
+// What comes next: a step that repeats is known after the first time, and a guess that is wrong
+// breaks no rule.
 #include <algorithm>
 #include <vector>
 
@@ -35,8 +36,8 @@ struct Step {
     }
     return step;
   }
-  // Rounds that look alike, there and back again: each makes a state from the last one, in some ops, and every so often what
-  // only the way back uses.
+  // Rounds that look alike, there and back again: each makes a state from the last one, in some
+  // ops, and every so often what only the way back uses.
   static Step recurrent(check::Random& random) {
     Step step;
     const std::size_t rounds = random.between(3, 12), length = random.between(1, 3), saved = random.between(0, length);
@@ -71,8 +72,9 @@ Seconds next_use(const Step& step, std::size_t from, std::size_t storage) {
   return 0;
 }
 
-// Runs steps, each op a second long, and tells what is said of the storages of an op. All that is born may look alike, and
-// die when it has been used for the last time, or stay to the end of the step.
+// Runs steps, each op a second long, and tells what is said of the storages of an op. All that is
+// born may look alike, and die when it has been used for the last time, or stay to the end of the
+// step.
 class Runner {
  public:
   explicit Runner(bool alike = false) : alike_(alike) {

@@ -1,4 +1,5 @@
-// Lineage on random graphs: costs, walks and releases against brute force.
+// Lineage on random graphs: costs, walks and releases against brute force. The file is long because
+// all of them use one brute-force graph.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -12,7 +13,8 @@ using namespace coop;
 
 namespace {
 
-// A graph of ops without an engine: residence is a flag here. Costs are whole numbers, so that sums are exact.
+// A graph of ops without an engine: residence is a flag here. Costs are whole numbers, so that sums
+// are exact.
 class Graph {
  public:
   explicit Graph(CostModel model, std::uint32_t exact_limit = 1u << 30, bool needed_only = false)

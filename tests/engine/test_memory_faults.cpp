@@ -1,8 +1,10 @@
-// Rule 8 where the host has no memory: from the n-th operator new inside the engine on, there is none, for each n in turn.
+// Rule 8 where the host has no memory: from the n-th operator new inside the engine on, there is
+// none, for each n in turn.
 //
-// The engine has its reserve (reserve.h), and what it has given is all that is left. Only what the engine itself allocates fails:
-// the driver here allocates nothing. After each std::bad_alloc the rules hold, the call can be made again once there is
-// memory, and the program goes on to the right bytes.
+// The engine has its reserve (reserve.h), and what it has given is all that is left. Only what the
+// engine itself allocates fails: the driver here allocates nothing. After each std::bad_alloc the
+// rules hold, the call can be made again once there is memory, and the program goes on to the right
+// bytes.
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>

@@ -1,4 +1,5 @@
-// The mover: transfers on threads of their own, whoever waits, and what becomes of them where there are no threads.
+// The mover: transfers on threads of their own, whoever waits, and what becomes of them where there
+// are no threads. The file is long because all tests use one tier that holds transfers up.
 //
 // Meant to be run under the thread sanitizer too: make sanitize-threads.
 #include <sys/resource.h>
@@ -32,8 +33,8 @@ void wait_until(const std::function<bool()>& condition) {
   }
 }
 
-// A tier that holds transfers of `held` bytes up until it is opened, and remembers all of them. Without a lock: a forked
-// process finds it as it was.
+// A tier that holds transfers of `held` bytes up until it is opened, and remembers all of them.
+// Without a lock: a forked process finds it as it was.
 class Gate final : public Tier {
  public:
   static constexpr Bytes held = 1000;

@@ -1,4 +1,5 @@
-// Policies on hand-made arenas: the known defects of published code, and brute force over everything a policy may choose.
+// Policies on hand-made arenas: the known defects of published code, and brute force over
+// everything a policy may choose. The file is long because all policies share the brute force.
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -133,8 +134,8 @@ double value_of(SearchContext& context, Run run, bool may_move, Seconds horizon,
   return context.options.per_byte ? cost / static_cast<double>(gain) : cost;
 }
 
-// Least value over all runs that are large enough; per byte, over those that no block can be left out of at either end.
-// Infinite if there is none.
+// Least value over all runs that are large enough; per byte, over those that no block can be left
+// out of at either end. Infinite if there is none.
 double least_value(SearchContext& context, Bytes needed, bool may_move, Seconds horizon) {
   double least = std::numeric_limits<double>::infinity();
   for (Block* first = context.arena.first(); first; first = first->next) {
@@ -193,7 +194,8 @@ TEST(a_staleness_of_zero_is_no_reason_for_inf_or_nan_or_a_false_shortage) {
     Stage all_fresh(options(kind), {{Kind::held, 4, 1, 100}, {Kind::held, 4, 2, 100}, {Kind::held, 4, 0, 100}});
     CHECK(all_fresh.choose(4).first != nullptr);
     CHECK(std::isfinite(all_fresh.context.found.staleness));
-    // A fresh storage enters and leaves the window before an old one: nothing may be left of it in the sum.
+    // A fresh storage enters and leaves the window before an old one: nothing may be left of it in
+    // the sum.
     Stage mixed(options(kind), {{Kind::held, 8, 100, 100}, {Kind::held, 8, 100, 100}, {Kind::held, 8, 1, 0}});
     CHECK_EQUAL(mixed.choose(8).first, mixed.blocks[2]);
     Stage whole(options(), {{Kind::held, 8, 100, 100}, {Kind::held, 8, 1, 0}});
@@ -215,7 +217,8 @@ TEST(the_window_is_the_cheapest_of_all_runs) {
         chosen.move = move;
         chosen.copy_bandwidth = random.chance(50) ? 1e12 : 1e3;  // moves are nearly free, or dear
         Stage stage(chosen, random_items(random, round % 40 ? 24 : 200));
-        // The same again, somewhat later: what the first search has found out of the arena's parts still counts, or not.
+        // The same again, somewhat later: what the first search has found out of the arena's parts
+        // still counts, or not.
         for (int again = 0; again < 3; ++again) {
           const Seconds horizon = stage.context.price.staleness = random.chance(50) ? 0 : 10;
           if (random.chance(50)) stage.context.price.per_byte = std::pow(10.0, -static_cast<double>(random.below(8)));
@@ -269,8 +272,9 @@ TEST(spare_storages_are_found_from_where_the_last_were_and_from_the_end_the_requ
 }
 
 TEST(a_dear_block_that_passed_through_the_window_leaves_no_dust_in_its_sum) {
-  // A product of a second, used just now, scores 1e9; microseconds that were used long ago score 1e-8. Each window shares
-  // a block with the one before, so the dear one is added to and taken from a sum that lives on.
+  // A product of a second, used just now, scores 1e9; microseconds that were used long ago score
+  // 1e-8. Each window shares a block with the one before, so the dear one is added to and taken
+  // from a sum that lives on.
   Options chosen = options();
   chosen.per_byte = false;
   Stage stage(chosen, {{Kind::held, 4, 1, 100},

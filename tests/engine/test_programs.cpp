@@ -1,7 +1,8 @@
-// Random programs at random budgets, for every policy and every switch: at every read, the bytes of an unlimited run.
+// Random programs at random budgets, for every policy and every switch: at every read, the bytes of
+// an unlimited run.
 //
-// Every rule check of the engine runs at every event (checks = 2), the driver checks victims and addresses, and in the end
-// nothing may be left: not a byte, not a record.
+// Every rule check of the engine runs at every event (checks = 2), the driver checks victims and
+// addresses, and in the end nothing may be left: not a byte, not a record.
 #include <array>
 
 #include "check.h"
@@ -73,7 +74,8 @@ class Program {
     while (Tensor* tensor = any()) driver_.let_go(*tensor);
     driver_.check_empty();
   }
-  // The end of a scope: everything that is held leaves the arena with its bytes, or is lost and says so.
+  // The end of a scope: everything that is held leaves the arena with its bytes, or is lost and
+  // says so.
   void retire() {
     const std::size_t lost = driver_.retire();
     std::size_t abandoned = 0;

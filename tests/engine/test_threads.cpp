@@ -34,7 +34,8 @@ class Queue {
   std::list<Tensor> tensors_;
 };
 
-// What a thread of a kernel does: takes scratch, uses it, gives it back. It has the bytes for itself meanwhile.
+// What a thread of a kernel does: takes scratch, uses it, gives it back. It has the bytes for
+// itself meanwhile.
 void use_scratch(FakeDriver& driver, check::Random& random, std::atomic<std::uint64_t>& served) {
   struct Piece {
     Bytes offset, bytes;

@@ -1,4 +1,5 @@
-// Tiers keep what they are given. First what holds for each of them, then what a file or memory promises alone.
+// Tiers keep what they are given. First what holds for each of them, then what a file or memory
+// promises alone. The file is long because each kind of failure of a disk has a test.
 //
 // Meant to be run under the thread sanitizer too: make sanitize-threads.
 #include <fcntl.h>

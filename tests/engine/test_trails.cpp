@@ -1,4 +1,5 @@
-// Trails: what is carried from step to step is committed in time, and nothing that is done with an op grows with the program.
+// Trails: what is carried from step to step is committed in time, and nothing that is done with an
+// op grows with the program.
 #include "check.h"
 #include "engine/trails.h"
 #include "fake_driver.h"
@@ -105,7 +106,8 @@ TEST(a_trail_is_counted_and_not_guessed_from_its_age) {
   let_go_of_all(driver);
 }
 
-// Keys and values of a decoder: each step adds to a large storage, and what it adds was made from all that came before.
+// Keys and values of a decoder: each step adds to a large storage, and what it adds was made from
+// all that came before.
 TEST(looking_at_records_takes_no_longer_at_the_end_of_a_long_program) {
   constexpr int kLayers = 6, kSteps = 1000;
   FakeDriver driver(roomy(64 << 20, 0));

@@ -1,5 +1,6 @@
-// The engine with a real mover and real tiers: random programs whose storages leave and come back beside them. At every
-// read, the bytes of an unlimited run.
+// The engine with a real mover and real tiers: random programs whose storages leave and come back
+// beside them. At every read, the bytes of an unlimited run. The file is long because all tests use
+// one driver with a faulty tier.
 //
 // Meant to be run under the thread sanitizer too: make sanitize-threads.
 #include <array>
@@ -24,8 +25,8 @@ namespace {
 using Values = std::vector<unsigned char>;
 using Span = std::span<const unsigned char>;
 
-// A tier as a busy machine has it: some transfers take their time; one in `trouble` fails, and leaves rubbish where it
-// should have read to.
+// A tier as a busy machine has it: some transfers take their time; one in `trouble` fails, and
+// leaves rubbish where it should have read to.
 class RoughTier final : public Tier {
  public:
   RoughTier(Tier& tier, unsigned trouble) : tier_(tier), trouble_(trouble) {}
@@ -281,7 +282,8 @@ Options some_options(check::Random& random) {
   return options;
 }
 
-// Steps that repeat, so that the history foresees them, and others. `let_go` gets what is not used any more.
+// Steps that repeat, so that the history foresees them, and others. `let_go` gets what is not used
+// any more.
 template <typename LetGo>
 void run(TierDriver& driver, check::Random& random, int steps, Totals& totals, LetGo let_go) {
   std::vector<Tensor*> live;
@@ -344,7 +346,8 @@ void count(TierDriver& driver, Totals& totals) {
   totals.replays += stats.replays;
 }
 
-// Every tensor has its bytes at the end, in the arena or moved out of it; then nothing is left, in memory or outside.
+// Every tensor has its bytes at the end, in the arena or moved out of it; then nothing is left, in
+// memory or outside.
 void end(TierDriver& driver, RoughTier& tier, bool retire) {
   if (retire) {
     driver.engine().retire(0);

@@ -1,4 +1,5 @@
-// The engine's lock is open while a transfer is waited for: others allocate, and let go of what was chosen to leave.
+// The engine's lock is open while a transfer is waited for: others allocate, and let go of what was
+// chosen to leave.
 #include <atomic>
 #include <chrono>
 #include <functional>

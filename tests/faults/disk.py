@@ -1,10 +1,12 @@
-"""Disk faults at every call site in turn: the n-th open, write or read of the page file fails, for each n.
+"""Disk faults at every call site in turn: the n-th open, write or read of the page file fails, for
+each n.
 
     python tests/faults/disk.py            all of them
     python tests/faults/disk.py --every 7
 
-A fault costs time, or room (OutOfBudget), or, if it is a read of what nothing can make again, that tensor: coop says that it is
-lost. Never a bit: the rules hold afterwards, and the same program runs again in the same scope to the bits of plain PyTorch.
+A fault costs time, or room (OutOfBudget). A failed read of a tensor that cannot be recomputed costs
+that tensor: coop reports that it is lost. No fault changes a bit: the rules hold afterwards, and
+the same program runs again in the same scope to the bits of plain PyTorch.
 """
 
 import argparse
@@ -42,7 +44,7 @@ def start(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def hunt(every: int) -> collections.Counter[str]:
-    """What became of each fault. AssertionError if a bit differs."""
+    """The outcome of each fault. AssertionError if a bit differs."""
     from interrupts import Training, measured
 
     import coop
@@ -62,12 +64,12 @@ def hunt(every: int) -> collections.Counter[str]:
     became: collections.Counter[str] = collections.Counter()
 
     def with_fault(kind: str, number: int, error: str) -> bool:
-        """Whether the program came to that call."""
+        """Whether the program reached that call."""
         where = f"{kind} {number} fails with {error}: "
         code = SHORT if error == "short" else getattr(errno, error)
         disk.fail_at(KINDS[kind], number, code)
         with tempfile.TemporaryDirectory() as folder:
-            # The file is opened with the scope: that this fails is told at once.
+            # The file is opened with the scope: a failure is reported at once.
             try:
                 memory = coop.budget(size, swap=coop.Disk(folder), checks=1).__enter__()
             except OSError as refusal:

@@ -2,8 +2,9 @@
 
     python tests/faults/interrupts.py --count 1000
 
-After each interrupt the rules hold, and the step, run again from the state before it, gives the bits of plain PyTorch. The
-network calls Python in forward and in backward, so that interrupts arrive between ops and inside of them.
+After each interrupt the rules hold, and the step, run again from the state before it, gives the
+bits of plain PyTorch. The network calls Python in forward and in backward, so that interrupts
+arrive between ops and inside of them.
 """
 
 import argparse
@@ -71,7 +72,7 @@ class Training:
 
     def set_back(self, state: list[torch.Tensor]) -> None:
         self.optimizer.zero_grad()
-        self.loss = torch.zeros(())  # what is left of a graph would be committed: it was made from these parameters
+        self.loss = torch.zeros(())  # the rest of the graph would be committed: it was made from these parameters
         with torch.no_grad():
             for tensor, before in zip(self.tensors(), state, strict=True):
                 tensor.copy_(before)
@@ -82,7 +83,8 @@ class Training:
 
 @contextmanager
 def interrupt_after(seconds: float) -> Iterator[list[bool]]:
-    """A KeyboardInterrupt so much later, unless the block ends before. Yields whether it came."""
+    """A KeyboardInterrupt after this delay, unless the block ends before. Yields whether it
+    came."""
     came = [False]
 
     def raise_it(*_: object) -> None:

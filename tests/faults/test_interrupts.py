@@ -20,7 +20,8 @@ def test_a_step_that_was_interrupted_runs_again_to_the_same_bits(way):
 
 
 CALLS_NOTHING = {"try:", "return self"}
-"""Python looks for interrupts after calls, at the start of functions and at the end of a loop's round: never at these lines."""
+"""Python looks for interrupts after calls, at the start of functions and at the end of a loop's
+round: never at these lines."""
 
 
 def test_an_interrupt_while_a_scope_opens_or_ends_leaves_none_open():

@@ -1,4 +1,5 @@
-"""Rule 8: a budget that grows by a little runs out at one op after the other. Wherever it does, the scope goes on to the same bits."""
+"""Rule 8: a budget that grows by a little runs out at one op after the other. Wherever it does, the
+scope continues to the same bits."""
 
 import pytest
 import torch

@@ -1,10 +1,12 @@
-"""Mutates files by the thousands and gives them to their readers, each case within a time and a memory limit.
+"""Mutates files by the thousands and gives them to their readers, each case within a time and a
+memory limit.
 
     python tests/fuzz/hunt_files.py --count 20000               for each reader
     python tests/fuzz/hunt_files.py --only plan --first 1234    from one case on
 
-A case is a reader and a number: the same file each time. Readers work in a process of their own, which is told apart from a hang
-by its silence and from a crash by its end, and started again behind the case. Findings are printed with the file kept.
+A case is a reader and a number: the same file each time. Readers run in a process of their own. If
+it is silent, it hangs; if it ends, it has crashed. Then it is started again after that case.
+Findings are printed, and their files are kept.
 """
 
 import argparse
@@ -49,9 +51,9 @@ def case(reader: Reader, seeds: list[bytes], number: int) -> bytes:
 def hunt(
     reader: Reader, count: int, first: int = 0, seconds: float = float("inf"), keep: Path | None = None
 ) -> tuple[collections.Counter[str], list[Finding]]:
-    """What became of the cases, and those that went wrong. Ends after so many seconds."""
+    """The outcomes of the cases, and the findings. Ends after so many seconds."""
     seeds = reader.seeds()
-    for seed in seeds:  # which are right, or nothing is tested
+    for seed in seeds:  # these must be valid, or nothing is tested
         with tempfile.TemporaryDirectory() as folder:
             (path := Path(folder) / f"seed{reader.ending}").write_bytes(seed)
             assert reader.take(path) == "used", reader.name

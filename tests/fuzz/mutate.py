@@ -1,7 +1,9 @@
-"""The mutator: a file that is right goes in, and one that may not be comes out. The same random numbers, the same file.
+"""The mutator: changes a valid file, so that it may be invalid. The same random numbers give the
+same file.
 
-Bytes are flipped, cut off, copied over each other; numbers become extreme ones; in lines of JSON, and in JSON as a whole, keys and
-items are deleted, doubled, exchanged and given other types. What was gzip'ed is mutated inside, and now and then outside.
+Bytes are flipped, cut off, copied over each other; numbers become extreme ones; in lines of JSON,
+and in JSON as a whole, keys and items are deleted, doubled, exchanged and given other types. A
+gzip'ed file is mutated inside, and sometimes outside.
 """
 
 import gzip
@@ -115,7 +117,7 @@ def _structure(content: bytes, choose: random.Random) -> bytes:
 
 
 def _changed(tree: Any, choose: random.Random) -> Any:
-    """At a place that is as likely near the top as far below."""
+    """At a random depth: near the top is as likely as far below."""
     spots: list[tuple[Any, Any]] = []
     level = [tree]
     for _ in range(choose.randrange(1, 7)):

@@ -1,9 +1,9 @@
-"""Every file that coop reads: how good ones are made, and what is done with what was read.
+"""Every kind of file that coop reads: how a valid one is made, and how its content is used.
 
-A reader gives what can be used, or raises its own error, with a text that is one sentence and
-names the file. What was read is used: traces are played in two budgets and planned, plans are
-followed, devices say what an op costs, events are drawn. Using it may end in one of the errors
-that are made for users; in no other.
+A reader returns usable content, or raises its own error, with a text that is one sentence and names
+the file. The content is then used: traces are played in two budgets and planned, plans are
+followed, devices give the cost of an op, events are drawn. That may raise one of the errors that
+are made for users, and no other.
 """
 
 import functools
@@ -23,7 +23,7 @@ from coop.plan import PlanError, graph_of, peak_of, solve
 from coop.plan.model import file as plan_file
 from coop.plan.model.plan import Step
 from coop.plan.running.follow import planned
-from coop.plan.running.packing import assign, place
+from coop.plan.running.packing import assign, with_addresses
 from coop.policies import options_for
 from coop.report.memory_map import paint
 from coop.report.rebuild import rebuild
@@ -54,7 +54,7 @@ class Reader:
     played."""
 
     def take(self, path: Path) -> str:
-        """What happened to the file: read, used or refused. Any other error is a finding."""
+        """The outcome: read, used or refused. Any other error is a finding."""
         try:
             found = self.read(path)
         except self.error as error:
@@ -107,7 +107,7 @@ def _plans() -> list[bytes]:
     there_and_back = (Step("out", value), Step("free", value), Step("in", value))
     about = {"paging": asdict(Paging(1e-5, 1e10, 1e-5, 1e10))}
     steps = (*made[1].steps[:at], *there_and_back, *made[1].steps[at:])
-    made.append(place(replace(made[1], steps=steps, about=about)))
+    made.append(with_addresses(replace(made[1], steps=steps, about=about)))
     made.append(replace(made[0], addresses=None))  # as files of version 1 are
     return [_written(lambda path, plan=plan: plan_file.write(plan, path)) for plan in made]
 

@@ -25,7 +25,8 @@ def work(n=40):
 
 
 def pressure():
-    """Evicts whatever can be, however dear it seemed when it was computed on a busy machine: the largest block that finds room."""
+    """Allocates the largest block that finds room. That evicts everything evictable, however
+    expensive it was measured on a busy machine."""
     work()
     for size in range(ROOM, 0, -(64 << 10)):
         try:
@@ -152,7 +153,8 @@ def test_pickle_and_share_memory_and_storage():
 
 @pytest.mark.parametrize("made", ["before the scope", "by copying a storage"])
 def test_array_of_a_tensor_outside_the_arena(made):
-    """What was computed from it stays as it was when the program writes to the array, and each op has read what was there."""
+    """The program writes to the array. Results computed before do not change, and each op has read
+    the bytes of its time."""
     x = torch.ones(1000)
 
     def program(memory):
@@ -181,7 +183,7 @@ def test_lists_of_tensors_that_are_marked_only():
 
 def test_pins_end_with_the_memory():
     with coop.budget("64KiB") as memory:
-        for _ in range(10):  # what is pinned and dropped takes no room
+        for _ in range(10):  # a pinned tensor that is dropped takes no room
             memory.pin(torch.ones(4096) + 1)
         x = memory.pin(torch.ones(2048) + 1)
         x.resize_(4096).fill_(1)  # in other memory
@@ -232,7 +234,7 @@ def test_foreign_sources_are_protected_before_they_are_overwritten():
         y = data.exp()
         work(20)
         saved = data.clone()
-        data.mul_(2)  # y, evicted by now, needs the old value
+        data.mul_(2)  # y is evicted and needs the old value
         work(20)
         result = y + 1
         data.copy_(saved)

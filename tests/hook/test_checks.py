@@ -1,4 +1,4 @@
-"""A broken rule is an exception, wherever it is found; and what is not broken is not called so."""
+"""A broken rule is an exception, wherever it is found. There are no false alarms."""
 
 import subprocess
 import sys
@@ -22,7 +22,7 @@ RESHAPED = {
 @pytest.mark.parametrize("name", RESHAPED)
 @pytest.mark.parametrize("checks", [2, 3])
 def test_results_that_a_kernel_makes_smaller_come_back(name, checks):
-    """The rest of their storage is nobody's, and may come back with any bytes."""
+    """The rest of their storage is undefined, and may come back with any bytes."""
 
     def program():
         x = torch.randn(2, 8, 16, 16)
@@ -39,7 +39,8 @@ def test_results_that_a_kernel_makes_smaller_come_back(name, checks):
 
 
 def test_a_rule_that_is_broken_while_a_tensor_dies_is_told_at_the_next_op():
-    """Nothing can be thrown there. An op that is not what it was before stands for any error of the engine's."""
+    """Nothing can be thrown there. An op that gives other bytes when it runs again stands for any
+    error of the engine."""
     script = """
         import torch, coop
 

@@ -1,4 +1,5 @@
-"""What PyTorch's own code points to while it calls operators is there and stays there; so is what custom operators point to."""
+"""Tensors that PyTorch's own code, or a custom operator, points to while it calls operators are
+resident and do not move."""
 
 import pytest
 import torch
@@ -12,7 +13,8 @@ LONG = 5000  # int64: far beyond what is tiny
 
 
 def shaken(program, **options):
-    """Compares with plain eager, with all that can leave evicted after every op and freed bytes overwritten."""
+    """Compares with plain eager. After every op, everything evictable is evicted, and freed bytes
+    are overwritten."""
     expected = seeded(program)
     with coop.budget("256MiB", checks=3, tiny=0, **options) as memory:
         actual = seeded(program)
@@ -48,7 +50,8 @@ def test_packed_rnn():
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
 def test_ctc_loss_of_many_examples(dtype):
-    """Lengths of 32 bits are converted inside of the call: what it points to is nobody's operand."""
+    """Lengths of 32 bits are converted inside the call: it points to a tensor that is no
+    operand."""
 
     def program():
         scores = torch.randn(10, 3000, 8, requires_grad=True)
@@ -103,7 +106,8 @@ def test_a_composite_call_that_finds_no_room_for_what_it_points_to_says_so():
 
 @pytest.fixture
 def custom_operator():
-    """Points to what it has made, and calls operators meanwhile: as C++ code does with const_data_ptr."""
+    """Points to a tensor that it has made, and calls operators meanwhile, as C++ code does with
+    const_data_ptr."""
     library = torch.library.Library("coop_test_composites", "DEF")
     library.define("twice(Tensor x) -> Tensor")
     seen = []
@@ -111,7 +115,7 @@ def custom_operator():
     def twice(x):
         inner = x.contiguous() + 1
         for _ in range(3):
-            torch.randn(100_000).exp()  # whatever can leave does
+            torch.randn(100_000).exp()  # everything evictable leaves
         seen.append(coop._C.state(inner))
         return inner * 2
 

@@ -1,4 +1,4 @@
-"""Rule 8: an exception leaves everything consistent, and the program goes on."""
+"""Rule 8: an exception leaves everything consistent, and the program continues."""
 
 import pytest
 import torch
@@ -198,7 +198,8 @@ def test_out_of_budget_in_backward_and_in_the_optimizer_step():
 
 
 def test_out_of_budget_where_a_result_cannot_be_seen_into():
-    """What a quantised tensor may share is exposed after the kernel has run; that can find no room either."""
+    """The tensors that a quantised tensor may share are exposed after the kernel has run. That may
+    find no room."""
     with coop.budget("4MiB", checks=1) as memory:
         a = torch.randn(256, 1024)
         made = [a * i for i in range(6)]

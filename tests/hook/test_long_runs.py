@@ -1,4 +1,4 @@
-"""What only shows after many steps: nothing may pile up, neither in training nor in evaluation."""
+"""What only shows after many steps: nothing accumulates, neither in training nor in evaluation."""
 
 import itertools
 
@@ -75,7 +75,8 @@ def test_batches_do_not_pile_up_behind_what_was_made_from_them(program, room):
 
 
 def average(steps, others, memory=None):
-    """Small and large states that are carried along without autograd, beside something that pushes them out."""
+    """Small and large states that are carried along without autograd, beside ops that cause
+    evictions."""
     torch.manual_seed(0)
     small, large, walk = torch.zeros(256), torch.zeros(1 << 14), torch.zeros(256)
     value = torch.randn(1 << 14)

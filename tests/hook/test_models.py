@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import coop
 from networks import train
 from same import same_in_budget, trained
 
@@ -113,9 +114,9 @@ def test_image_model(make):
     same_in_budget(image_model(make))
 
 
-@pytest.mark.parametrize("policy", ["coop-paper", "dtr", "dtr-eq", "dte", "delta", "lru"])
+@pytest.mark.parametrize("policy", [name for name in coop.POLICIES if name != "coop"])
 def test_every_policy_trains_a_transformer_and_a_conv_net(policy):
-    # The policies as published are content with less: 0.7 only, and what the paper's own cannot do is not asked of it.
+    # At 0.7 only: the policies as published do not reach lower ratios on all of these networks.
     same_in_budget(language_model(gpt2), ratios=(0.7,), policy=policy)
     same_in_budget(image_model(resnet), ratios=(0.7,), policy=policy)
 

@@ -1,4 +1,5 @@
-"""Operators with absent tensors, hidden writes, lazy copies, aliased results; code that PyTorch runs on threads of its own."""
+"""Operators with absent tensors, hidden writes, lazy copies, aliased results; code that PyTorch
+runs on threads of its own."""
 
 import pytest
 import torch
@@ -86,7 +87,7 @@ def test_gradients_go_through_a_lazy_clone():
 
 
 def test_result_in_place_of_an_argument():
-    """The kernel gives the one tensor that is both another shape."""
+    """One tensor is both an input and an output, and the kernel changes its shape."""
 
     def program():
         x = torch.randn(32, 32)

@@ -1,33 +1,17 @@
-"""What programs do beyond layers in a row: in-place ops, views, custom functions, hooks, higher derivatives, modes, threads."""
+"""What programs do besides running layers: in-place ops, views, generators, state that is saved and
+loaded, data loaders, and tensors of other kinds."""
 
 import copy
-import threading
 
 import pytest
 import torch
+from by_hand import step, wide
 from torch import nn
 from torch.nn import functional as F
 
 import coop
 from networks import tokens, train, transformer
 from same import assert_same, same_in_budget, trained
-
-
-def wide(rows=256, columns=256):
-    return torch.randn(rows, columns)
-
-
-def step(loss_of, parameters, steps=3):
-    """SGD by hand on whatever loss_of computes."""
-    losses = []
-    for _ in range(steps):
-        loss = loss_of()
-        grads = torch.autograd.grad(loss, parameters)
-        with torch.no_grad():
-            for p, g in zip(parameters, grads, strict=True):
-                p -= 0.1 * g
-        losses.append(loss.detach())
-    return losses, [p.detach().clone() for p in parameters]
 
 
 def test_in_place_everything():
@@ -117,127 +101,6 @@ def test_explicit_generators_and_random_ops():
             return y.gather(1, index).square().mean() + torch.randperm(10, generator=generator).float().mean() * 0
 
         return step(loss, [w]), generator.get_state()
-
-    same_in_budget(program)
-
-
-class Cube(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x**3
-
-    @staticmethod
-    def backward(ctx, grad):
-        (x,) = ctx.saved_tensors
-        return 3 * x * x * grad
-
-
-class InPlaceScale(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.mark_dirty(x)
-        return x.mul_(0.5)
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad * 0.5
-
-
-def test_custom_autograd_functions():
-    def program():
-        w = nn.Parameter(wide() / 16)
-        return step(lambda: InPlaceScale.apply(Cube.apply(wide() @ w) @ w).tanh().square().mean(), [w])
-
-    same_in_budget(program)
-
-
-def test_saved_tensor_hooks():
-    def program():
-        w = nn.Parameter(wide() / 16)
-
-        def loss():
-            with torch.autograd.graph.saved_tensors_hooks(lambda t: t * 2, lambda t: t / 2):
-                y = (wide() @ w).tanh()
-            with torch.autograd.graph.save_on_cpu():
-                y = (y @ w).sigmoid()
-            return (y @ w).square().mean()
-
-        return step(loss, [w])
-
-    same_in_budget(program)
-
-
-@pytest.mark.parametrize("reentrant", [True, False])
-def test_torch_checkpoint_inside_a_budget(reentrant):
-    from torch.utils.checkpoint import checkpoint
-
-    class Checkpointed(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = transformer()
-
-        def forward(self, x):
-            x = x.requires_grad_()
-            for layer in self.inner:
-                x = checkpoint(layer, x, use_reentrant=reentrant)
-            return x
-
-    same_in_budget(lambda: train(Checkpointed(), lambda: tokens(8)), ratios=(0.8, 0.7))
-
-
-def test_double_backward_gradient_penalty():
-    def program():
-        model = nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Linear(256, 256), nn.Softplus(), nn.Linear(256, 1))
-        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-        losses = []
-        for _ in range(3):
-            x = torch.randn(256, 64, requires_grad=True)
-            score = model(x)
-            (grad,) = torch.autograd.grad(score.sum(), x, create_graph=True)
-            loss = score.mean() + (grad.norm(dim=1) - 1).square().mean()
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            losses.append(loss)
-        return trained(model, optimizer, losses)
-
-    same_in_budget(program)
-
-
-def test_torch_func_grad_and_vmap():
-    def program():
-        from torch.func import functional_call, grad, vmap
-
-        model = nn.Sequential(nn.Linear(64, 128), nn.Tanh(), nn.Linear(128, 64), nn.GELU(), nn.Linear(64, 1))
-        parameters = {k: v.detach() for k, v in model.named_parameters()}
-
-        def loss(parameters, x):
-            return functional_call(model, parameters, (x.unsqueeze(0),)).square().mean()
-
-        results = []
-        for _ in range(2):
-            grads = vmap(grad(loss), in_dims=(None, 0))(parameters, torch.randn(48, 64))
-            parameters = {k: p - 0.1 * grads[k].mean(0) for k, p in parameters.items()}
-            results.append({k: g.square().mean() for k, g in grads.items()})
-        return results, parameters
-
-    same_in_budget(program)
-
-
-def test_autocast_bf16():
-    def program():
-        model = transformer(layers=3)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-        losses = []
-        for _ in range(3):
-            with torch.autocast("cpu", dtype=torch.bfloat16):
-                loss = model(tokens()).float().square().mean()
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            losses.append(loss)
-        return trained(model, optimizer, losses)
 
     same_in_budget(program)
 
@@ -345,7 +208,7 @@ def test_tensors_are_used_after_the_scope_has_ended():
     with coop.budget(int(memory.stats().peak * 0.6)) as memory:
         alive = forward()
         assert memory.stats().evictions > 0
-    assert_same(expected, backward(*alive))  # everything that backward saved is back
+    assert_same(expected, backward(*alive))  # every tensor that autograd has saved is back
 
 
 def test_deepcopy_and_pickle():
@@ -375,64 +238,6 @@ def test_channels_last_and_groups_and_transposed_convolutions():
         return train(model, lambda: torch.randn(4, 3, 24, 24).to(memory_format=torch.channels_last))
 
     same_in_budget(program)
-
-
-def test_second_thread_that_was_started_inside_the_scope():
-    def program():
-        model = transformer()
-        results = {}
-
-        def work(i):
-            generator = torch.Generator().manual_seed(i)
-            model_copy = copy.deepcopy(model).eval()
-            x = torch.randn(8, 64, 64, generator=generator)
-            out = model_copy(x)
-            out.square().mean().backward()
-            results[i] = [p.grad.clone() for p in model_copy.parameters()], out.detach()
-
-        threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join()
-        return [results[i] for i in range(3)]
-
-    same_in_budget(program, ratios=(0.7,), evictions=False)
-
-
-def test_threads_do_not_see_each_others_replays():
-    """A replay borrows the global random state; draws on another thread must not notice."""
-
-    def program():
-        draws = []
-
-        def draw():
-            generator = torch.Generator().manual_seed(5)
-            for _ in range(200):
-                draws.append(torch.randn(600, generator=generator).sum())
-
-        x = torch.randn(128, 128)
-        kept = [torch.nn.functional.dropout(x @ x, 0.5) for _ in range(20)]
-        thread = threading.Thread(target=draw)
-        thread.start()
-        total = sum((k.tanh() @ x).sum() for _ in range(5) for k in kept)
-        thread.join()
-        return torch.stack(draws), total
-
-    same_in_budget(program, ratios=(0.5,))
-
-
-def test_compiled_function_runs_eagerly_inside_the_scope():
-    model = transformer()
-    x = tokens()
-    torch.manual_seed(0)
-    expected = model(x)
-    with coop.budget("64MiB"):
-        with pytest.warns(UserWarning, match="torch.compile has no effect"):
-            compiled = torch.compile(model)
-        torch.manual_seed(0)
-        actual = compiled(x)
-    assert_same(expected.detach(), actual.detach())
 
 
 @pytest.mark.filterwarnings(
@@ -575,58 +380,12 @@ def test_partial_writes_into_memory_that_nothing_has_set():
         assert memory.stats().evictions > 0
 
 
-def test_leaving_the_scope_while_another_thread_runs_ops():
-    done = threading.Event()
-    failures = []
-
-    def work():
-        try:
-            while not done.is_set():
-                x = torch.randn(100, 100)
-                (x @ x).tanh().sum()
-        except Exception as error:
-            failures.append(error)
-
-    for _ in range(8):
-        done.clear()
-        with coop.budget("2MiB"):
-            thread = threading.Thread(target=work)
-            thread.start()
-            kept = [torch.randn(100, 100) / 10]
-            for _ in range(60):
-                kept.append((kept[-1] @ kept[-1]).tanh() + 0.1)
-        sums = [float(k.sum()) for k in kept]
-        done.set()
-        thread.join()
-        assert len(sums) == 61
-    assert not failures
-
-
-def test_random_numbers_of_one_thread_while_another_brings_tensors_back():
-    def draws():
-        return [torch.rand(64).sum().item() for _ in range(3000)]
-
-    torch.manual_seed(3)
-    expected = draws()
-    with coop.budget("4MiB") as memory:
-        kept = [torch.rand(256, 256) * 1.0 for _ in range(40)]
-        torch.manual_seed(3)
-        actual = []
-        thread = threading.Thread(target=lambda: actual.extend(draws()))
-        thread.start()
-        while thread.is_alive():
-            for t in kept:
-                memory.materialise(t)
-        thread.join()
-        assert memory.stats().rematerialisations > 0
-    assert actual == expected
-
-
 def test_one_op_overwrites_a_tensor_and_what_was_made_from_it():
-    """The second is kept before the first changes, and is a source then: what was made from it has to be kept as well."""
+    """The second is committed before the first changes, so it is a source. Its dependents have to
+    be committed too."""
 
     def program():
-        x = torch.tensor([i / 4096 for i in range(4096)])  # nothing can make it again
+        x = torch.tensor([i / 4096 for i in range(4096)])  # it cannot be recomputed
         y = x.exp()
         z = y.sin()
         others = [y.tanh(), z.cos()]

@@ -1,4 +1,5 @@
-"""Threads that let go of tensors while others evict, move and evacuate them, and while the scope ends."""
+"""Threads that drop tensors while others evict, move and evacuate them, and while the scope
+ends."""
 
 import threading
 import time
@@ -10,7 +11,8 @@ import coop
 
 
 def let_go_beside(rounds, seconds=30.0):
-    """Each round: two threads hand tensors to each other and drop them, this one evicts; the scope ends meanwhile."""
+    """Each round, two threads pass tensors to each other and drop them, this one evicts, and the
+    scope ends meanwhile."""
     stop_at = time.monotonic() + seconds
     done = 0
     for _ in range(rounds):

@@ -1,4 +1,5 @@
-"""Random programs out of dozens of ops, compared with plain eager at random budgets, with every policy and all checks on."""
+"""Random programs out of dozens of ops, compared with plain eager at random budgets, with every
+policy and all checks on."""
 
 import dataclasses
 
@@ -86,7 +87,8 @@ def steps():
 
 
 def interpret(program):
-    """Eight registers. Views, in-place ops on what others view, dropped and reused tensors, gradients now and then."""
+    """Eight registers. Views, in-place ops on what others view, dropped and reused tensors,
+    gradients now and then."""
     registers = [torch.randn(N, N) for _ in range(8)]
     weight = torch.randn(N, N, requires_grad=True)
     kept = []

@@ -54,7 +54,7 @@ def test_gradients_of_an_embedding_by_index_are_of_one_value():
     """Backward of an index adds to the same rows in any order."""
 
     def program():
-        torch.set_num_threads(1)  # plain PyTorch is not of one value either on two
+        torch.set_num_threads(1)  # on two threads, plain PyTorch has no single value either
         table = torch.randn(50, 64, requires_grad=True)
         rows = table[torch.randint(0, 50, (5000,))]
         (gradient,) = torch.autograd.grad(rows.square().sum(), table, create_graph=True)
@@ -75,7 +75,8 @@ def test_least_squares_are_kept():
 
 
 def test_settings_that_choose_kernels_are_as_they_were():
-    """A product that was made with float32 in 16 bits is made again so, where the processor can; settings stay as they are."""
+    """A float32 product that was computed in 16 bits is recomputed in 16 bits, where the processor
+    can. Settings do not change."""
 
     def program():
         a, b = torch.randn(256, 256), torch.randn(256, 256)
@@ -97,7 +98,8 @@ def test_settings_that_choose_kernels_are_as_they_were():
 
 
 def test_kernels_of_a_new_thread_use_as_many_threads_as_plainly():
-    """On a new thread, PyTorch sets the number of threads when it first asks for it. Products of matrices do not ask."""
+    """On a new thread, PyTorch sets the number of threads when it first asks for it. Products of
+    matrices do not ask."""
 
     def program():
         x, w = torch.randn(7, 333), torch.randn(333, 9)
@@ -113,7 +115,7 @@ def test_kernels_of_a_new_thread_use_as_many_threads_as_plainly():
             thread = threading.Thread(target=work)
             thread.start()
             thread.join()
-        return made + [one + 1 for one in made]  # made again on this thread
+        return made + [one + 1 for one in made]  # recomputed on this thread
 
     before = torch.get_num_threads()
     try:

@@ -1,4 +1,4 @@
-"""Storage objects: what is done with one decides whether its tensor may still be evicted and moved."""
+"""Storage objects: how one is used decides whether its tensor may still be evicted and moved."""
 
 import copy
 import io
@@ -14,7 +14,7 @@ ROOM = 2 << 20
 
 
 def pressure() -> None:
-    """Evicts all that can leave: takes the largest block that finds room."""
+    """Evicts everything evictable: allocates the largest block that finds room."""
     for size in range(ROOM, 0, -(64 << 10)):
         try:
             torch.empty(size, dtype=torch.uint8)
@@ -91,7 +91,7 @@ def test_writing_to_a_storage_is_noticed(write):
 
 
 def test_resizing_a_storage():
-    """As FSDP does: a parameter's memory goes, and comes again with other bytes."""
+    """As FSDP does: a parameter's memory is freed, and comes back with other bytes."""
 
     def program(memory):
         found = []
@@ -117,8 +117,8 @@ def test_resizing_a_storage():
 
 
 def gathered_twice(value, memory):
-    """What FSDP does to a parameter: filled for the forward pass, emptied, filled again. Returns
-    what was made from it, and the sources' bytes at the end."""
+    """What FSDP does to a parameter: it is filled for the forward pass, emptied, and filled again.
+    Returns the tensor made from it, and the bytes of sources at the end."""
     parameter = torch.empty(65536)
     parameter.copy_(torch.arange(65536.0))
     if memory is not None:
@@ -132,7 +132,7 @@ def gathered_twice(value, memory):
     parameter.copy_(torch.arange(65536.0) + value)
     sources = memory.stats().sources if memory is not None else 0
     found = [tensor + parameter for tensor in made]
-    parameter.add_(1)  # rule 5: what was made from the old bytes comes back before
+    parameter.add_(1)  # rule 5: tensors made from the old bytes come back before
     return [*found, *[tensor.clone() for tensor in made], parameter.clone()], sources
 
 
@@ -156,14 +156,15 @@ def test_a_storage_that_is_emptied_and_dropped_goes_with_what_was_made_from_it()
             pressure()
             assert made[3] == 8
             del made
-        torch.zeros(1)  # records go between ops
+        torch.zeros(1)  # records are dropped between ops
         torch.empty(ROOM - (128 << 10), dtype=torch.uint8)
         assert memory.stats().sources < 4 * 65536
 
 
 @pytest.mark.parametrize("zipped", [True, False])
 def test_a_checkpoint_is_saved_and_loaded_piece_by_piece(tmp_path, zipped):
-    """Model and optimizer do not fit into the budget at once; afterwards training goes on in it."""
+    """Model and optimizer do not fit into the budget at once. Afterwards training continues in
+    it."""
 
     def train(model, optimizer):
         for _ in range(2):

@@ -1,4 +1,5 @@
-"""What a run has shown: for each step, the states of its operands before it and the events during it."""
+"""What a run has shown: for each step, the states of its operands before it and the events during
+it."""
 
 import zlib
 

@@ -1,9 +1,11 @@
-"""The machine that never ends: grows programs, compares each with plain eager, shrinks and keeps what differs.
+"""The machine: grows programs without end, compares each with plain eager, shrinks and keeps those
+that differ.
 
     PYTHONPATH=tests python -m hunt.machine --minutes 10 --folder results/hunt/programs
 
-Program number n is a pure function of the seed, of n and of the corpus so far: new, or grown from the corpus. A program that
-shows something new (features.py) joins the corpus. The folder keeps all of it, and a later run goes on from there.
+Program number n is a pure function of the seed, of n and of the corpus so far: new, or grown from
+the corpus. A program that shows something new (features.py) joins the corpus. The folder keeps
+everything, and a later run continues from there.
 """
 
 import argparse
@@ -36,7 +38,7 @@ SHRUNK = 3
 
 @dataclasses.dataclass
 class State:
-    """The state from which a later run goes on."""
+    """The state from which a later run continues."""
 
     seed: int = 0
     programs: int = 0

@@ -1,6 +1,8 @@
-"""Steps of one line. Each is the source of an expression, so that a program can be printed as a script.
+"""Steps of one line. Each is the source of an expression, so that a program can be printed as a
+script.
 
-x, y and z are registers, k is a number, w the list of weights. Results of `COMPUTE` and `VIEWS` go to z.
+x, y and z are registers, k is a number, w the list of weights. Results of `COMPUTE` and `VIEWS` go
+to z.
 """
 
 COMPUTE = {
@@ -163,7 +165,7 @@ COMPUTE = {
     "deepcopy": "copy.deepcopy(x.detach())",
     "pickle": "pickle.loads(pickle.dumps(x.detach()))",
     "data_ptr": "x + (x.data_ptr() == 0)",
-    "dlpack": "torch.from_dlpack(x.detach().clone())",  # whoever makes the original larger frees what the other has
+    "dlpack": "torch.from_dlpack(x.detach().clone())",  # making the original larger frees the memory of the other
     "as_tensor": "torch.as_tensor(x)",
     "frombuffer": "torch.frombuffer(bytearray(vec(f32(x)).detach().numpy().tobytes()), dtype=torch.float32)",
     # sparse, nested, quantised

@@ -1,7 +1,8 @@
-"""Programs as plain data: a list of steps (name, a, b, c, k), an interpreter, a generator, and a script for people.
+"""Programs as plain data: a list of steps (name, a, b, c, k), an interpreter, a generator, and a
+script for people.
 
-Every list is a program: registers are taken modulo their number, and a step that does not apply raises, in a plain run and
-in a budget alike.
+Every list is a program: registers are taken modulo their number, and a step that does not apply
+raises, in a plain run and in a budget alike.
 """
 
 import copy
@@ -188,7 +189,8 @@ def out_of_budget(error: BaseException | None) -> bool:
 
 
 def script(program: Program, settings: dict[str, Any], raised: Sequence[str] = ()) -> str:
-    """The program as Python for people. `raised`: of each step, in order, what it raises in a plain run."""
+    """The program as Python for people. `raised`: of each step, in order, what it raises in a plain
+    run."""
     lines = [
         "# Run with PYTHONPATH=tests",
         "from hunt.script import *",

@@ -1,4 +1,5 @@
-"""Steps of several lines: what a program does with autograd, threads, hooks, Python and coop itself.
+"""Steps of several lines: what a program does with autograd, threads, hooks, Python and coop
+itself.
 
 A scene gets the machine, three register numbers and a number.
 """

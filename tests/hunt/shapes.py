@@ -61,13 +61,15 @@ def distinct(k: int, size: int) -> torch.Tensor:
 
 
 def out(z: torch.Tensor, *inputs: torch.Tensor) -> torch.Tensor:
-    """For out=: z, if nothing can fail after z has been given its new shape, with bytes that nobody has set."""
+    """For out=: z, if nothing can fail after z has been given its new shape, with bytes that nobody
+    has set."""
     fits = z.dtype is torch.float32 and not z.requires_grad and not z.is_inference() and resizable(z)
     return z if fits and not any(torch._C._is_alias_of(z, x) for x in inputs) else torch.empty(0)
 
 
 def resizable(x: torch.Tensor) -> bool:
-    """Where it is not, plain PyTorch raises, but leaves a shape behind that reaches past the end of the memory. An inference
-    tensor can be made larger anywhere, but filled in inference mode only."""
+    """Where it is not, plain PyTorch raises, but leaves a shape behind that reaches past the end of
+    the memory. An inference tensor can be made larger anywhere, but filled in inference mode
+    only."""
     writable = not x.is_inference() or torch.is_inference_mode_enabled()
     return x.untyped_storage().resizable() and writable

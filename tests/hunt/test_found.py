@@ -1,4 +1,5 @@
-"""What the machine has found, made small: each differed from a plain run, or failed, before it was mended."""
+"""What the machine has found, shrunk: each differed from a plain run, or failed, before it was
+fixed."""
 
 from typing import Any
 
@@ -27,7 +28,8 @@ def assert_same_bits(program: Any, size: tuple[int, int] = (32, 32), **settings:
 
 
 def test_a_replay_does_not_set_the_thread_count_of_a_new_thread() -> None:
-    """On a new thread products run with as many threads as MKL likes, until the first kernel asks PyTorch's number."""
+    """On a new thread products run with as many threads as MKL likes, until the first kernel asks
+    PyTorch's number."""
 
     def program(m: Machine) -> None:
         r = m.r
@@ -77,7 +79,8 @@ def test_copies_of_a_result_with_undefined_padding_are_not_called_wrong() -> Non
 
 
 def test_an_op_that_finds_no_room_lets_go_of_foreign_operands_once() -> None:
-    """Its need is found by running it beyond the budget; afterwards nobody but the op had known the foreign tensor."""
+    """Its need is found by running it beyond the budget. Only the op refers to the foreign tensor
+    then."""
 
     def program(m: Machine) -> None:
         r = m.r

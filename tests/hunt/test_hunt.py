@@ -1,4 +1,5 @@
-"""A sample of random programs from fixed seeds, and the machine that makes, grows and shrinks them."""
+"""A sample of random programs from fixed seeds, and the machine that makes, grows and shrinks
+them."""
 
 import random
 import subprocess

@@ -1,4 +1,4 @@
-"""`python -m opinfo`: runs the sweep, or a part of it, and goes on where it was stopped."""
+"""`python -m opinfo`: runs the sweep, or a part of it, and continues where it was stopped."""
 
 import hashlib
 import os
@@ -26,7 +26,8 @@ from opinfo.workers import run_all
 @click.option("--jobs", default=max(1, (os.cpu_count() or 2) // 2), help="processes, of two threads each")
 @click.option("--timeout", default=120.0, help="seconds without a word after which a case is stuck")
 def main(state: Path | None, keys: tuple[str, ...], share: int, limit: int, jobs: int, timeout: float) -> None:
-    """Runs PyTorch's own test inputs plainly and in budgets, and compares. The status is 0 if all is well."""
+    """Runs PyTorch's own test inputs plainly and in budgets, and compares. The status is 0 if all
+    is well."""
     cases = [case for case in all_cases() if not keys or any(key in case.key for key in keys)]
     cases = [case for case in cases if _number(case) % share == 0]
     if not cases:

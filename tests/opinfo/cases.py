@@ -1,5 +1,5 @@
-"""What the sweep runs: one operator, module or optimizer, in one dtype and one form. A case has a key, as
-`op/nn.functional.conv2d/float32/function`."""
+"""What the sweep runs: one operator, module or optimizer, in one dtype and one form. A case has a
+key, as `op/nn.functional.conv2d/float32/function`."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -27,7 +27,8 @@ class Case:
 
 
 def chosen_dtypes(supported: Iterable[torch.dtype]) -> list[torch.dtype]:
-    """float32, float64, one of the halves, complex64 and int64, as far as they are supported; never none."""
+    """float32, float64, one of the halves, complex64 and int64, as far as they are supported; never
+    none."""
     known = set(supported)
     half = torch.bfloat16 if torch.bfloat16 in known else torch.float16
     wanted = (torch.float32, torch.float64, half, torch.complex64, torch.int64)

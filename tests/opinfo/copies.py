@@ -1,7 +1,9 @@
-"""A sample's tensors, copied bit for bit: each run of a program starts from the same bytes, in memory of its own.
+"""A sample's tensors, copied bit for bit: each run of a program starts from the same bytes, in
+memory of its own.
 
-A copy is the result of an op, not a source, so it can be evicted like anything else. A tensor that wants a gradient is
-copied into a leaf, and the program gets a clone of the leaf, which may also be written to in place.
+A copy is the result of an op, not a source, so it can be evicted like anything else. A tensor that
+wants a gradient is copied into a leaf, and the program gets a clone of the leaf, which may also be
+written to in place.
 """
 
 import dataclasses
@@ -22,7 +24,8 @@ class Copies:
         """Of each storage: tensors that share memory have copies that share memory."""
 
     def of(self, tree: Any) -> Any:
-        """The tree with tensors and generators replaced by copies; the same tensor gives the same copy."""
+        """The tree with tensors and generators replaced by copies; the same tensor gives the same
+        copy."""
         if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
             return dataclasses.replace(
                 tree, **{f.name: self.of(getattr(tree, f.name)) for f in dataclasses.fields(tree)}
@@ -68,7 +71,8 @@ class Copies:
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """All of the tensor's storage, in its dtype: strides, offsets and overlaps are copied with it."""
+    """All of the tensor's storage, in its dtype: strides, offsets and overlaps are copied with
+    it."""
     storage = tensor.untyped_storage()
     whole = torch.empty(0, dtype=tensor.dtype)
     return whole.set_(storage, 0, (storage.nbytes() // tensor.element_size(),), (1,))

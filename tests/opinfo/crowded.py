@@ -1,5 +1,6 @@
-"""Large calls that several threads share, and in which many elements meet in one place: additions by index, backward
-passes of gathers, pools and samplers, and factorizations. PyTorch's own samples are too small for two threads to meet.
+"""Large calls that several threads share, and in which many elements meet in one place: additions
+by index, backward passes of gathers, pools and samplers, and factorizations. PyTorch's own samples
+are too small for two threads to meet.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,4 +1,5 @@
-"""The cases whose bits cannot be compared, with the reason, which always lies in plain PyTorch: two plain runs differ too.
+"""The cases whose bits cannot be compared, with the reason, which always lies in plain PyTorch: two
+plain runs differ too.
 
 They still run, and must neither break nor crash.
 """

@@ -1,10 +1,12 @@
-"""Looks at each leaf operator below autograd while PyTorch's samples run plainly, for what its schema does not say.
+"""Looks at each leaf operator below autograd while PyTorch's samples run plainly, for what its
+schema does not say.
 
     not deterministic   PyTorch's own alert says so, or two runs from the same bytes give different ones
     hidden write        an argument changes that the schema does not mark as written
 
-Whatever is found is then called in a scope. Results that are not deterministic must not be evicted there, since they
-would come back as others; what is computed from an argument before a hidden write must survive it (rule 5).
+Whatever is found is then called in a scope. Results that are not deterministic must not be evicted
+there, since they would come back as others; what is computed from an argument before a hidden write
+must survive it (rule 5).
 """
 
 import dataclasses
@@ -34,7 +36,8 @@ UNDEFINED = {
 
 
 def leaf_cases() -> Iterator[Case]:
-    """The operators' cases of float32, and some of the others: what a leaf does hardly depends on the dtype."""
+    """The operators' cases of float32, and some of the others: what a leaf does hardly depends on
+    the dtype."""
     for case in operator_cases():
         if case.dtype == "float32" or (case.form == "function" and case.dtype in ("int64", "complex64")):
             yield dataclasses.replace(case, kind="leaves")

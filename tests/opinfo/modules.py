@@ -1,4 +1,5 @@
-"""The programs of a module's case, out of `module_db`: made, run forward and backward, in training or evaluation."""
+"""The programs of a module's case, out of `module_db`: made, run forward and backward, in training
+or evaluation."""
 
 import random
 from collections.abc import Iterator

@@ -1,6 +1,8 @@
-"""The programs of an optimizer's case, out of `optim_db`: a few steps on a small network, for each set of options.
+"""The programs of an optimizer's case, out of `optim_db`: a few steps on a small network, for each
+set of options.
 
-The forms are PyTorch's implementations: forloop, foreach, fused, and differentiable where there is one.
+The forms are PyTorch's implementations: forloop, foreach, fused, and differentiable where there is
+one.
 """
 
 from collections.abc import Iterator

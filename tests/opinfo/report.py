@@ -1,4 +1,5 @@
-"""What came out of a sweep: tables of counts, then every finding with the command that shows it again."""
+"""The results of a sweep: tables of counts, then every finding with the command that reproduces
+it."""
 
 from collections.abc import Iterable
 

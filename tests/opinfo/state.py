@@ -1,6 +1,7 @@
-"""The file of what is done: one line of JSON for each verdict, so that a sweep can go on where it was stopped.
+"""The file of verdicts: one line of JSON for each, so that a sweep can continue where it was
+stopped.
 
-What another build of coop did proves nothing: lines of other builds are not read.
+Verdicts of another build of coop prove nothing, so they are not read.
 """
 
 import dataclasses
@@ -15,7 +16,8 @@ _BUILD = hashlib.sha256(Path(_C.__file__).read_bytes()).hexdigest()[:16]
 
 
 class State:
-    """Without a path nothing is kept. Verdicts from `limit` programs of each case are kept apart from those of all."""
+    """Without a path nothing is kept. Verdicts from `limit` programs of each case are kept apart
+    from those of all."""
 
     def __init__(self, path: Path | None, limit: int = 0) -> None:
         self.path = path

@@ -1,6 +1,8 @@
-"""Runs a case: each of its programs plainly, twice, then in six kinds of scopes, and compares bit for bit.
+"""Runs a case: each of its programs plainly, twice, then in six kinds of scopes, and compares bit
+for bit.
 
-In the scopes all that can leave leaves after every op (checks=3), tiny storages too, and freed bytes are overwritten.
+In the scopes, everything evictable is evicted after every op (checks=3), tiny storages too, and
+freed bytes are overwritten.
 """
 
 import dataclasses
@@ -31,11 +33,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 @dataclasses.dataclass
 class Verdict:
-    """What came out of a case."""
+    """The outcome of a case."""
 
     case: str
     status: str = "same"
-    """same, listed, different, broken (an error that plain PyTorch does not have), crashed or stuck."""
+    """same, listed, different, broken (an error that plain PyTorch does not have), crashed or
+    stuck."""
     programs: int = 0
     runs: int = 0
     """In scopes."""
@@ -71,8 +74,8 @@ def outcome(program: Program) -> Any:
 
 
 def examine(case: Case, note: Note = lambda text: None, limit: int = 0) -> Verdict:
-    """The case's verdict, from all of its programs or from so many, chosen at random but always the same ones. `note`
-    hears where it is, in case that it never returns."""
+    """The case's verdict, from all of its programs or from `limit` of them, chosen at random but
+    always the same ones. `note` is called with the position, in case this never returns."""
     torch.set_num_threads(THREADS)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -84,7 +87,8 @@ def examine(case: Case, note: Note = lambda text: None, limit: int = 0) -> Verdi
 
 
 def _examine_programs(case: Case, note: Note, chosen: list[tuple[int, Program]]) -> Verdict:
-    """Stops at the first program that is not right. A listed case goes on, to see that it does not crash."""
+    """Stops at the first program that is not right. A listed case continues, to see that it does
+    not crash."""
     verdict = Verdict(case.key)
     listed = reason(case) is not None
     for number, program in chosen:

@@ -1,8 +1,9 @@
-"""Runs cases in child processes: a crash or a hang is a finding, with its case, and the sweep goes on.
+"""Runs cases in child processes: a crash or a hang is a finding, with its case, and the sweep goes
+on.
 
-Children are forked from a process that has imported everything and has run no op, so that a new one costs nothing. A
-child takes one case after the other, and says where it is before each program. This module's user must not have run an
-op on several threads: OpenMP does not survive a fork.
+Children are forked from a process that has imported everything and has run no op, so that a new one
+costs nothing. A child takes one case after the other, and says where it is before each program.
+This module's user must not have run an op on several threads: OpenMP does not survive a fork.
 """
 
 import contextlib
@@ -84,7 +85,8 @@ class Worker:
 
 
 def run_all(cases: Iterable[Case], jobs: int, timeout: float, judge: Judge = examine) -> Iterator[Verdict]:
-    """The cases' verdicts, as they come. A case of which nothing is heard for `timeout` seconds is stuck."""
+    """The cases' verdicts, as they come. A case of which nothing is heard for `timeout` seconds is
+    stuck."""
     waiting = iter(cases)
     idle: list[Worker] = []
     busy: dict[Connection, Worker] = {}

@@ -62,3 +62,6 @@ def small(seed):
         alive.append(tensor)
     instructions += [Release(value) for value in alive if chance.random() < 0.7]
     return from_trace(Trace(instructions))
+
+
+LARGE = layered(120, 290, 4)

@@ -1,4 +1,5 @@
-"""The best plan of a small graph, by a search over all states of memory: slow, and obviously right."""
+"""The best plan of a small graph, by a search over all states of memory: slow, and obviously
+right."""
 
 import heapq
 import itertools

@@ -1,4 +1,4 @@
-"""Annealing keeps what fits, and finds what is proven to be best where that is known."""
+"""Annealing keeps plans that fit, and finds the optimum where it is known."""
 
 import random
 
@@ -9,7 +9,7 @@ from oracle import cheapest
 from coop.plan.exact.staged import near, solve
 from coop.plan.model.graph import from_trace
 from coop.plan.model.plan import PlanError, floor
-from coop.plan.model.schedule import places_of, plan_of, profile, sequence_of
+from coop.plan.model.schedule import plan_of, profile, reruns_of, sequence_of
 from coop.plan.search.anneal import anneal
 from coop.plan.search.greedy import greedy
 from coop.plan.search.search import Search
@@ -33,7 +33,7 @@ def test_it_comes_near_to_what_the_staged_model_proves_and_tells_of_it():
     graph = layered(60, 180, 3)
     budget = int(0.8 * profile(graph, range(60)).peak)
     start = greedy(graph, budget)
-    best = solve(Search(graph, budget), near(graph) | places_of(start), start=start, seconds=20)
+    best = solve(Search(graph, budget), near(graph) | reruns_of(start), start=start, seconds=20)
     search = Search(graph, budget)
     found = anneal(search, start, seconds=2)
     duration = plan_of(graph, found, budget, "").duration
@@ -47,7 +47,7 @@ def test_the_same_seed_makes_the_same_moves():
 
     graph = layered(60, 180, 3)
     budget = int(0.8 * profile(graph, range(60)).peak)
-    start = sorted(places_of(greedy(graph, budget)))
+    start = sorted(reruns_of(greedy(graph, budget)))
     found = []
     for _ in range(2):
         search = _C.PlanSearch(_graph(graph), budget, start, 7)
@@ -72,7 +72,7 @@ def test_the_books_that_are_kept_from_move_to_move_are_right(seed):
         budget = int(0.8 * profile(graph, range(len(graph.nodes))).peak)
         search = _C.PlanSearch(_graph(graph), budget, [], seed)
         for _ in range(60):
-            search.run(25, 1e9, 1e9)  # hot: everything that is legal is taken
+            search.run(25, 1e9, 1e9)  # hot: every legal move is taken
             search.check()
         search.run(2000, float(graph.cost), 1.0)
         search.check()

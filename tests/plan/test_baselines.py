@@ -1,4 +1,5 @@
-"""Chen's segments and treeverse: legal, in the budget, never better than the best, as good as their papers say."""
+"""Chen's segments and treeverse: legal, in the budget, never better than the best, as good as their
+papers say."""
 
 import random
 
@@ -155,7 +156,7 @@ def test_any_step_gets_a_legal_plan_or_a_reason(planner, seed):
 
 
 def test_segments_of_any_graph_are_legal_and_some_are_computed_twice():
-    """In whatever memory they need: tight budgets are too much for segments of such graphs."""
+    """In as much memory as they need: segments of such graphs do not fit into tight budgets."""
     twice = 0
     graphs = [layered(60, 150, seed) for seed in range(5)]
     graphs += [from_trace(build(random.Random(seed).randbytes(600))) for seed in range(150)]

@@ -1,4 +1,5 @@
-"""Bounds are below every plan, at any moments; what a cut makes is legal, whether it fits or not."""
+"""Bounds are below every plan, at any moments. The plan of a cut is legal, whether it fits or
+not."""
 
 import itertools
 import random
@@ -17,7 +18,7 @@ from random_traces import build
 from step_traces import convolutions, transformer
 
 AMPLE = 1 << 60
-SLACK = 1e-5  # of the graph's cost: what a solver's tolerance takes off
+SLACK = 1e-5  # of the graph's cost: the solver's tolerance
 
 
 def budgets(graph):
@@ -32,7 +33,7 @@ def least(graph, budget, at, whole=False):
 
 
 def legal(graph, sequence):
-    """Passes the checker, in whatever memory it needs."""
+    """Passes the checker, in as much memory as it needs."""
     plan = plan_of(graph, sequence, AMPLE, "cut")
     assert plan.peak == profile(graph, sequence).peak
     return plan
@@ -72,7 +73,7 @@ def test_where_no_plan_exists_the_bound_is_infinite():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_more_moments_are_no_worse(seed):
-    """Of whole programs that holds as well; of relaxations up to the solver's tolerance."""
+    """This holds for integer programs, and for relaxations up to the solver's tolerance."""
     graph, chance = layered(24, 50, seed), random.Random(seed)
     budget = max(int(0.75 * peak_of(graph)), floor(graph)[0])
     order = chance.sample(range(24), 24)
@@ -103,7 +104,8 @@ def test_moments_are_where_memory_is_shortest_and_never_twice():
 
 
 def test_bounds_of_costs_as_they_are_recorded_are_below_the_optimum_too():
-    """Nanoseconds by the million, and some that are nothing: a solver's tolerance must not lift the bound."""
+    """Costs of millions of nanoseconds, and some of zero: a solver's tolerance must not raise the
+    bound."""
     for seed in range(8):
         chance = random.Random(seed)
         costs = [chance.choice([0, 1, 10**4, 10**7, 3 * 10**8]) + chance.randrange(9) for _ in range(9)]

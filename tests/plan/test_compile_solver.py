@@ -1,4 +1,5 @@
-"""torch.compile with coop's solver: the same gradients, and a peak that goes up with the budget and never down."""
+"""torch.compile with coop's solver: the same gradients, and a peak that goes up with the budget and
+never down."""
 
 import copy
 import pickle
@@ -57,7 +58,7 @@ def step(model, x):
 
 
 def gradients(function, model, x):
-    """And the most that was allocated at once."""
+    """Also returns the most bytes that were allocated at once."""
     model.zero_grad(set_to_none=True)
     torch.manual_seed(1)
     tally = _C.Tally()
@@ -126,7 +127,7 @@ def test_auto_as_in_the_documentation():
     torch._dynamo.reset()
     with config.patch(
         activation_memory_budget=1.0, activation_memory_budget_solver="dp"
-    ):  # and puts back what was set before
+    ):  # and restores the old setting
         torch._functorch.config.activation_memory_budget = 0.1
         torch._functorch.config.activation_memory_budget_solver = compile_solver("auto", time_limit=2.0)
         compiled_step = torch.compile(step, backend="aot_eager")

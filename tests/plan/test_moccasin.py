@@ -1,4 +1,5 @@
-"""moccasin: legal, never better than what is possible, and as good as that once a value may have enough intervals."""
+"""moccasin: legal, never better than the optimum, and optimal once a value may have enough
+intervals."""
 
 import random
 
@@ -127,7 +128,7 @@ def test_with_paging_too(seed, capacity):
 
 @pytest.mark.parametrize(("capacity", "duration"), [(64, 1003 + 4), (63, 2003)])
 def test_what_is_dear_to_make_is_paged_unless_storage_is_full(capacity, duration):
-    """Node 0 is read at the end; in between there is no room for what it makes."""
+    """Node 0 is read at the end. In between there is no room for its output."""
     graph = make([1000, 1, 1, 1], [64, 64, 128, 64], [(0, 1), (1, 2), (2, 3), (0, 3)])
     paging = Paging(1e-9, 64e9, 1e-9, 64e9, capacity=capacity)
     for way in (paging, None):

@@ -1,4 +1,5 @@
-"""Plans that page, followed by a live program: to a file, to the same bits, and without it when the file fails."""
+"""Plans that page, followed by a live program: to a file, to the same bits, and without the file
+when it fails."""
 
 import tempfile
 
@@ -45,7 +46,7 @@ def training(layers=6, width=256, batch=256):
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory):
-    """One that pages: moving is next to free, computing is not."""
+    """A plan that pages: transfers cost almost nothing, computing does."""
     file = tmp_path_factory.mktemp("device") / "desk.toml"
     file.write_text(DEVICE)
     _, step = training()

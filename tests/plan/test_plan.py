@@ -53,9 +53,10 @@ def test_views_are_their_storage_and_writes_make_values_in_its_place():
     assert [node.op for node in graph.nodes] == [0, 2, 3, 4]
     assert read_.inputs == make_.outputs
     assert write_.inputs == (*make_.outputs, *read_.outputs) and write_.over == make_.outputs
-    # What was made from a source and is held has to be there when that is overwritten.
+    # A held value that was made from a source has to be in memory when the source is overwritten.
     assert update.inputs == (*write_.outputs, *read_.outputs) and update.outputs == ()
-    # The source that `make` has read is overwritten by the last node: until then it can be run again.
+    # The source that `make` has read is overwritten by the last node: until then it can be run
+    # again.
     assert make_.last == update.op - 1 == 3 and read_.last is None and update.last == 3
     assert [value.kept for value in graph.values] == [False, True, True]
     assert graph.base == (64,) * 5
@@ -226,7 +227,7 @@ def test_make_refuses_edges_that_go_backward():
 
 @pytest.mark.parametrize("seed", range(6))
 def test_what_no_order_places_well_is_packed_by_the_solver(seed):
-    """Blocks that were cut out of a full rectangle fit into it again."""
+    """Blocks cut from a full rectangle fit into it again."""
     chance = random.Random(seed)
     room, pieces = 1 << 20, [(0, 1 << 20, 0, 60)]
     while len(pieces) < 40:

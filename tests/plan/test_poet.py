@@ -1,4 +1,5 @@
-"""poet: the least energy, as a search over all states of memory and storage finds it, and within all its limits."""
+"""poet: the least energy, as a search over all states of memory and storage finds it, and within
+all its limits."""
 
 import heapq
 import itertools
@@ -138,7 +139,8 @@ def test_both_together_are_at_least_as_good_as_either(name):
 
 
 def test_a_limit_on_time_takes_paging_away_where_storage_is_slow():
-    """What node 0 makes is read at the end. Paging it takes less energy than making it again, and more time."""
+    """The output of node 0 is read at the end. Paging it takes less energy than recomputing it, and
+    more time."""
     graph = make([100, 1, 1, 1, 1], [64, 64, 256, 64, 64], [(0, 1), (1, 2), (2, 3), (3, 4), (0, 4)])
     slow = replace(TOY, paging=Paging(1e-7, 1e12, 1e-7, 1e12, watts=0.5))
     assert planned(graph, 320, device=slow).about["paged_bytes"] == 128
@@ -148,7 +150,7 @@ def test_a_limit_on_time_takes_paging_away_where_storage_is_slow():
         ValueError, match=r"no plan for 320 B of memory, 1\.5 times the run time\. Tip: more of any"
     ) as error:
         planned(graph, 320, device=slow, slowdown=1.5)
-    assert not isinstance(error.value, PlanError)  # other planners are not asked: they know no limits
+    assert not isinstance(error.value, PlanError)  # other planners are not tried: they have no such limits
 
 
 def test_everything_stays_if_it_fits():

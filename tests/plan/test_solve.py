@@ -1,61 +1,25 @@
-"""`solve`: one suite for all planners. Whatever is asked, the plan is legal, fits, and says no more than is true."""
+"""`solve`: one suite for all planners. Every plan is legal and fits, and its figures are true."""
 
 import itertools
-import os
 import random
-import signal
 import threading
 import time
 from dataclasses import replace
 
 import pytest
-from graphs import chain, layered, small
+from graphs import LARGE, chain, layered, small
 from oracle import cheapest
+from soundness import ALL, EACH, HURRIED, MAY_FAIL, asked
 
 import coop.plan
-from coop.plan import PLANNERS, PlanError, Progress, check, floor, graph_of, make_graph, peak_of, planners, solve
+from coop.plan import PlanError, Progress, floor, graph_of, make_graph, peak_of, planners, solve
 from coop.plan.model.schedule import steps_of
-from coop.plan.planners import BASELINES
 from coop.plan.search.auto import _as_the_policy_does
 from coop.plan.search.search import Search
 from coop.simulate import Player
 from random_steps import random_trace
 from random_traces import build
 from step_traces import convolutions, transformer
-
-ALL = [name for name in PLANNERS if name != "poet"]  # which counts joules, of a device that it knows
-FAST = ["treewidth", *BASELINES]
-MAY_FAIL = [*FAST, "checkmate-lp"]
-LATE = 4.0  # seconds that a planner may take to end on a busy machine
-
-EACH = pytest.mark.parametrize("planner", ALL)
-# Checkmate's branch and bound fails when it is cut off: see test_checkmate_that_is_cut_off_keeps_its_plan.
-HURRIED = pytest.mark.parametrize("planner", [name for name in ALL if name != "checkmate"])
-
-
-def assert_sound(plan, graph, budget):
-    """All that holds of every plan, whoever made it."""
-    found = check(plan, graph)
-    assert (found.duration, found.peak) == (plan.duration, plan.peak)
-    assert plan.peak <= plan.budget == budget
-    assert graph.cost == plan.base_duration <= plan.bound <= plan.duration
-    assert plan.status in ("optimal", "feasible") and (plan.status == "optimal" or plan.duration > plan.bound)
-    assert 0 <= plan.gap < 1 and plan.increase >= 0 and plan.seconds >= 0
-    assert len(plan.program) == len(graph.nodes)
-    assert plan.planner in PLANNERS
-
-
-def asked(graph, budget, planner, seconds=1.0, **options):
-    """The plan, sound; None where there is none, with a reason."""
-    try:
-        plan = solve(graph, budget, planner, time_limit=seconds, **options)
-    except PlanError as error:
-        assert len(str(error)) > 20
-        return None
-    assert_sound(plan, graph, budget)
-    assert plan.planner == planner or "this is the plan of" in plan.about["note"]
-    return plan
-
 
 GRAPHS = {
     "chain": chain(12),
@@ -109,7 +73,8 @@ def test_exact_planners_end_with_the_best(planner, seed):
 
 @pytest.mark.parametrize("planner", ["auto", "checkmate"])
 def test_a_bound_is_for_all_plans_and_optimal_for_those_of_checkmates_form(planner):
-    """The best one runs a node twice before the same first run, or not in the order of the graph."""
+    """The best one runs a node twice before the same first run, or not in the order of the
+    graph."""
     graph = small(175)
     plan = solve(graph, 1024, planner, time_limit=20)
     assert cheapest(graph, 1024) == 58 and (plan.duration, plan.status) == (60, "optimal")
@@ -137,153 +102,11 @@ def test_any_step_gets_a_legal_plan_or_a_reason(planner, seed):
 def test_what_fits_is_kept_and_that_is_optimal(planner, name):
     graph = GRAPHS[name]
     plan = asked(graph, peak_of(graph), planner, 20)
-    if planner == "chen-sqrt":  # its segments are computed twice whether that is needed or not
+    if planner == "chen-sqrt":  # its segments are always computed twice, needed or not
         return
     assert (plan.increase, plan.gap, plan.status, plan.planner) == (0, 0, "optimal", planner)
     assert plan.sequence() == list(range(len(graph.nodes))) or not graph.cost
     assert plan.seconds < 10
-
-
-# --- time ----------------------------------------------------------------------------------------------------------------
-
-LARGE = layered(120, 290, 4)
-
-
-@HURRIED
-def test_the_time_limit_is_kept(planner):
-    begin = time.monotonic()
-    asked(LARGE, int(0.7 * peak_of(LARGE)), planner, 0.5)
-    assert time.monotonic() - begin < 0.5 + LATE
-
-
-@HURRIED
-def test_a_limit_that_is_too_short_leaves_a_plan_with_a_note_or_a_reason(planner):
-    graph = chain(60)
-    begin = time.monotonic()
-    plan = asked(graph, int(0.6 * peak_of(graph)), planner, 1e-6)
-    assert time.monotonic() - begin < LATE
-    if plan is not None and plan.planner != planner:
-        assert plan.planner in BASELINES and plan.about["note"].endswith(f"this is the plan of {plan.planner}")
-
-
-def test_checkmate_that_is_cut_off_keeps_its_plan():
-    graph = chain(20)
-    assert asked(graph, 12, "checkmate", 1e-6).planner == "checkmate"
-
-
-@pytest.mark.parametrize("planner", ["keep-all", "chen-sqrt"])
-def test_who_cannot_leaves_it_to_the_next_baseline_and_says_so(planner):
-    graph = chain(60)
-    plan = asked(graph, 12, planner)
-    assert plan.planner in BASELINES and plan.planner != planner
-    assert plan.about["note"].endswith(f"; this is the plan of {plan.planner}")
-    assert "the budget is" in plan.about["note"]
-
-
-def test_if_no_baseline_fits_the_reason_is_the_planners_own():
-    graph = layered(60, 150, 0)
-    with pytest.raises(PlanError, match=r"keeping everything needs .* and the budget is"):
-        solve(graph, floor(graph)[0], "keep-all")
-
-
-# --- stop ----------------------------------------------------------------------------------------------------------------
-
-
-# Nor checkmate-lp: HiGHS does not hear of it, see test_bounds.py.
-@pytest.mark.parametrize("planner", [name for name in ALL if not name.startswith("checkmate")])
-def test_a_search_that_is_stopped_ends_soon_with_what_it_has(planner):
-    graph = layered(120, 290, 2)
-    search = Search(graph, int(0.75 * peak_of(graph)), 300)
-    function = planners._function(planner)
-    timer = threading.Timer(0.4, search.stop)
-    timer.start()
-    begin = time.monotonic()
-    try:
-        function(search)
-    except PlanError as error:
-        assert search.duration is None
-        assert len(str(error)) > 20
-    assert time.monotonic() - begin < 0.4 + LATE
-    timer.join()
-    assert search.left() == 0
-    if search.duration is not None:
-        assert_sound(search.plan(planner), graph, search.budget)
-
-
-@pytest.fixture
-def interruptible():
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-def interrupt_after(seconds):
-    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    return timer
-
-
-@pytest.mark.parametrize("report", [None, lambda progress: None], ids=["silent", "reported"])
-def test_ctrl_c_keeps_the_best_plan(report, interruptible):
-    timer = interrupt_after(0.8)
-    plan = solve(LARGE, int(0.8 * peak_of(LARGE)), "auto", time_limit=300, report=report)
-    timer.join()
-    assert_sound(plan, LARGE, int(0.8 * peak_of(LARGE)))
-    assert plan.about["interrupted"] is True and plan.seconds < 0.8 + LATE
-
-
-WASTEFUL = [0, 1, 2, 3, 4, 0, 5, 6]
-
-
-def test_after_ctrl_c_the_planner_is_waited_for(interruptible, monkeypatch):
-    """What it offers on its way out counts, and it is gone when `solve` returns."""
-    ended = threading.Event()
-
-    def slow(search):
-        search.offer(WASTEFUL)
-        while search.left():
-            time.sleep(0.01)
-        time.sleep(0.5)
-        search.offer(range(7))
-        ended.set()
-
-    monkeypatch.setattr("coop.plan.heuristic.keep_all.keep_all", slow)
-    timer = interrupt_after(0.5)
-    plan = solve(chain(3), 100, "keep-all", time_limit=300)
-    timer.join()
-    late = not ended.wait(2)
-    assert not late
-    assert plan.about["interrupted"] is True
-    assert plan.increase == 0
-
-
-def test_ctrl_c_while_addresses_are_sought_keeps_the_plan(interruptible, monkeypatch):
-    """It is pressed when the planner has ended: the plan is complete, and has the addresses found so far."""
-    stopped = []
-
-    def slow(search, model, **_):
-        while not search.stopped:
-            time.sleep(0.01)
-        stopped.append(search)
-        return None, None
-
-    graph = graph_of(transformer())
-    monkeypatch.setattr("coop.plan.running.packing.run_cp", slow)
-    monkeypatch.setattr("coop.plan.running.packing._place", lambda order, placed=(): _stacked(order))
-    timer = interrupt_after(1.0)
-    plan = solve(graph, int(0.8 * peak_of(graph)), "treewidth", time_limit=300)
-    timer.join()
-    assert len(stopped) == 1 and "interrupted" not in plan.about
-    check(plan, graph)
-
-
-def _stacked(order):
-    """Each above the one before: what nobody would do, and what does not fit."""
-    top, found = 0, []
-    for interval in order:
-        found.append(replace(interval, offset=top))
-        top += interval.bytes
-    return found
 
 
 # --- what is given -------------------------------------------------------------------------------------------------------
@@ -385,7 +208,7 @@ def test_an_error_in_a_report_ends_the_search():
         time.sleep(0.05)
     left = threading.active_count() - before
     while threading.active_count() > before:
-        time.sleep(0.05)  # it is nobody else's burden
+        time.sleep(0.05)  # no thread is left behind
     assert not left
 
 

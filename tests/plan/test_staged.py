@@ -1,4 +1,5 @@
-"""The staged model finds the cheapest plan that there is, as a search over all states of memory finds it."""
+"""The staged model finds the cheapest plan that there is, as a search over all states of memory
+finds it."""
 
 import pytest
 from graphs import chain, layered, small
@@ -6,7 +7,7 @@ from oracle import cheapest
 
 from coop.plan.exact.staged import everywhere, near, solve
 from coop.plan.model.plan import PlanError, floor
-from coop.plan.model.schedule import places_of, plan_of, profile
+from coop.plan.model.schedule import plan_of, profile, reruns_of
 from coop.plan.search.greedy import greedy
 from coop.plan.search.search import Search
 
@@ -45,7 +46,7 @@ def test_it_starts_from_a_plan_and_tells_each_better_one():
             return better
 
     search = Listening(graph, budget)
-    outcome = solve(search, near(graph) | places_of(start), start=start, seconds=20)
+    outcome = solve(search, near(graph) | reruns_of(start), start=start, seconds=20)
     found = plan_of(graph, outcome.sequence, budget, "staged").duration
     assert found < profile(graph, start).duration
     assert heard[-1] == found and heard == sorted(heard, reverse=True)

@@ -15,8 +15,7 @@ from step_traces import convolutions, transformer
 
 
 def schedule(graph, chance):
-    """Steps that can be carried out, at random: what they read may be missing, what leaves is
-    there."""
+    """Random steps: inputs may be missing, but values that leave are in memory."""
     steps, memory, stored, reached = [], set(), set(), 0
 
     def compute(number):
@@ -51,8 +50,8 @@ def schedule(graph, chance):
 
 
 def there(graph, steps, value, at):
-    """By definition: the last step up to this one that says something of the value says that it
-    comes."""
+    """By definition: of the steps up to this one that concern the value, the last one brings it
+    into memory."""
     for kind, number in reversed(steps[: at + 1]):
         node = graph.nodes[number] if kind == "compute" else None
         if (node and value in node.outputs) or (kind == "in" and number == value):
@@ -125,7 +124,7 @@ def test_who_is_in_memory_is_the_same_from_all_sides(seed):
         assert sum(i.bytes for i in alive if i.value != NONE) == sum(
             value.bytes for n, value in enumerate(graph.values) if there(graph, steps, n, at)
         )
-    stays = list(timeline.stays())
+    stays = list(timeline.residencies())
     for value in range(len(graph.values)):
         for at in range(len(steps)):
             inside = sum(stay == value and begin <= at < end for stay, begin, end in stays)
@@ -146,7 +145,7 @@ def test_what_is_made_while_it_is_there_begins_a_new_stay(seed):
     steps = schedule(graph, chance)
     made = sum(len(graph.nodes[step.number].outputs) for step in steps if step.kind == "compute")
     brought = sum(step.kind == "in" for step in steps)
-    assert len(list(Timeline(graph, steps).stays())) == made + brought
+    assert len(list(Timeline(graph, steps).residencies())) == made + brought
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -175,7 +174,7 @@ def test_nodes_alone_need_what_they_make_until_its_last_reader_among_them(seed):
     wanted = {value for value in made if value not in gone and chance.random() < 0.5}
 
     def counts(value, at):
-        """Whether it is there while a node runs, and made or overwritten by one of them."""
+        """Whether it is in memory while a node runs, and made or overwritten by one of them."""
         if value not in made and value not in gone:
             return False
         readers = [number for number, node in zip(part, nodes, strict=True) if value in node.inputs]

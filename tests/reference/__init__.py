@@ -1,6 +1,6 @@
-"""The engine once more, in plain Python and slowly: what has to happen, and what may."""
+"""A second engine in slow, plain Python. It checks what the engine must do, and what it may do."""
 
+from reference.event_stream import RefereeError
 from reference.play import enough, play
-from reference.told import RefereeError
 
 __all__ = ["RefereeError", "enough", "play"]

@@ -1,6 +1,8 @@
-"""The reference's arena: a list of blocks in address order, and the two heaps of cheap and dear results.
+"""The reference's arena: a list of blocks in address order, and the classes of cheap and expensive
+results.
 
-Part of the specification in play.py. Everything is found by looking at all blocks from the lowest to the highest.
+Part of the specification in play.py. Everything is found by looking at all blocks from the lowest
+to the highest.
 """
 
 import math
@@ -31,11 +33,11 @@ class Arena:
         self.alignment = alignment
         self.best_fit = best_fit
         self.blocks = [Block(0, self.capacity)]
-        # For each side a block to remember: where the last room was found. See `_remove`.
+        # For each side, the block where the last room was found. See `_remove`.
         self.mark: dict[str, Block | None] = {LOW: None, HIGH: None}
 
     def round(self, size: int) -> int:
-        """Even nothing has an address of its own: at least one unit."""
+        """At least one unit: even an empty storage has an address."""
         return -(-max(size, 1) // self.alignment) * self.alignment
 
     @property
@@ -59,8 +61,9 @@ class Arena:
         return self.blocks[at + 1] if at + 1 < len(self.blocks) else None
 
     def allocate(self, size: int, side: str) -> Block | None:
-        """A raw block at the side's edge of a hole that fits: the smallest (the lowest of several), or the one nearest
-        the side's end of the arena. Packed: in the lowest, whatever the placement. None if there is none."""
+        """A raw block at the side's edge of a hole that fits. With best fit, the hole is the
+        smallest (on a tie, the lowest); else the nearest to the side's end of the arena. Packed
+        requests take the lowest hole, whatever the placement. None: no hole fits."""
         size = self.round(size)
         holes = [block for block in self.blocks if block.state == FREE and block.bytes >= size]
         if not holes:
@@ -72,7 +75,8 @@ class Arena:
         return self.take(hole, size, side)
 
     def take(self, hole: Block, size: int, side: str) -> Block:
-        """Cuts a raw block from this hole. A mark on the hole stays with the lower of the two parts."""
+        """Cuts a raw block from this hole. A mark on the hole stays on the lower of the two
+        parts."""
         size = self.round(size)
         at = self.blocks.index(hole)
         block = hole
@@ -88,7 +92,8 @@ class Arena:
         return block
 
     def release(self, block: Block) -> Block:
-        """Frees a block, joins it with free neighbours, and returns the hole: the lowest of those joined."""
+        """Frees a block, joins it with free neighbours, and returns the hole: the lowest of those
+        joined."""
         block.state, block.storage = FREE, None
         below = self.below(block)
         if below and below.state == FREE:
@@ -116,8 +121,8 @@ class Arena:
             self._remove(above)
 
     def _remove(self, block: Block) -> None:
-        """A mark whose block goes steps outwards: on the low side to the block below, on the high side to the one above;
-        inwards if there is none."""
+        """If the block has a mark, the mark moves outwards: on the low side to the block below, on
+        the high side to the block above. If there is none, it moves inwards."""
         below, above = self.below(block), self.above(block)
         if self.mark[LOW] is block:
             self.mark[LOW] = below or above
@@ -126,12 +131,14 @@ class Arena:
         self.blocks.remove(block)
 
 
-class Classes:
-    """Cheap results go to the high side, dear ones to the low side, told apart by seconds per byte.
+class DensityClasses:
+    """Cheap results go to the high side, expensive ones to the low side. The density (seconds per
+    byte) separates them.
 
-    The densities of recorded ops are counted in half octaves from 1e-13 s/B up, weighted by bytes. After 32 records, and
-    at each 1024th, Otsu's threshold is found: the cut that puts the most variance between the two heaps; the counts
-    then fade to three quarters. Before that, and without a cost, everything counts as dear.
+    The densities of recorded ops are counted in half octaves from 1e-13 s/B up, weighted by bytes.
+    After 32 records, and at each 1024th, Otsu's threshold is found: the cut that puts the most
+    variance between the two classes. Then the counts decay to three quarters. Before that, and
+    without a cost, everything counts as expensive.
     """
 
     BINS, FIRST, PERIOD, FADE = 96, 32, 1024, 0.75

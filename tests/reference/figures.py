@@ -1,4 +1,4 @@
-"""The reference's figures: what is counted, and what is found by definition.
+"""The reference's figures: counts, and values that are computed by their definition.
 
 Part of the specification in play.py.
 """
@@ -42,7 +42,7 @@ class Counts:
 
 
 def cached(engine: "Engine") -> int:
-    """Bytes of what can be recomputed and nobody holds."""
+    """Bytes of storages that can be recomputed and that nobody holds."""
     return sum(b.bytes for b in engine.arena.blocks if b.storage and b.storage.producer and not b.storage.held)
 
 
@@ -55,8 +55,8 @@ def in_use(engine: "Engine") -> int:
 
 
 def note_use(engine: "Engine") -> None:
-    """The floor: sources, unless they swap, what the running op reads, and what it makes. An old version that is only
-    being copied does not count, nor do transfers."""
+    """The floor: what the running op reads and makes, and the sources if they cannot be swapped.
+    Transfers do not count, nor does an old version that is only copied."""
     counts, swap = engine.counts, engine.options.swap
     stuck = 0 if swap else sources(engine)
     locked = [storage for storage in engine.arena.storages() if storage.locks and storage is not engine.copying]

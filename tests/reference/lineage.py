@@ -1,6 +1,7 @@
-"""The reference's lineage: who made what, from what, and what it would cost to bring a storage back.
+"""The reference's lineage: who made what, from what, and what it costs to bring a storage back.
 
-Part of the specification in play.py. What the engine counts and caches is found here by walking, each time anew.
+Part of the specification in play.py. The engine counts and caches these; here each is found by a
+new walk.
 """
 
 from collections import deque
@@ -23,48 +24,50 @@ class Storage:
     """The ops that read it, the newest first."""
     block: Block | None = None
     held: bool = False
-    in_hand: bool = False
-    """The old version of one that is being overwritten, until the new one is recorded."""
+    driver_refers: bool = False
+    """It is the old version of a storage that an op overwrites. False again when that op is
+    recorded."""
     last_access: float = 0.0
     pins: int = 0
     """Must stay resident, may be moved."""
     locks: int = 0
     """Must stay where it is."""
     wanted: int = 0
-    """Ops that wait to be run again and read it, and whoever asked for it."""
+    """How many ops that wait to run again read it; the walk's own goals count once more."""
     versions: int = 0
     """How often it was overwritten in place."""
     component: "Component | None" = None
     page: bool = False
-    """Its bytes are outside."""
+    """A copy of its bytes is in the tier."""
     in_transit: bool = False
-    """To there, or back."""
+    """A transfer is under way."""
     swap_cost: float = inf
-    """Of leaving with its bytes and coming back, as the engine tells; infinite: it does not."""
+    """The price of swapping it out and in, from the engine's events. Infinite: it cannot be
+    swapped."""
     idle: float = 0.0
-    """How long nobody will miss it, as the engine tells."""
+    """Its idle time, from the engine's events."""
     split_off: bool = False
-    """It was overwritten, and no op has used it since."""
+    """It is the old version of a storage that was overwritten, and no op has used it since."""
     fetched: bool = False
-    """Brought back before anybody asked, and not used since."""
+    """It was read ahead, and not used since."""
 
     @property
-    def evicted(self) -> bool:
+    def absent(self) -> bool:
         return self.block is None
 
     @property
-    def gone(self) -> bool:
-        """Evicted, and nowhere else: it has to be made again."""
+    def evicted(self) -> bool:
+        """Neither resident nor in the tier: it has to be recomputed."""
         return self.block is None and not self.page
 
     @property
     def unused(self) -> bool:
-        return not (self.held or self.in_hand or self.consumers or self.pins or self.locks or self.wanted)
+        return not (self.held or self.driver_refers or self.consumers or self.pins or self.locks or self.wanted)
 
     @property
     def missed(self) -> bool:
-        """Somebody holds something gone that is made from it through such storages alone."""
-        return any(storage.held for storage in gone_descendants(self))
+        """A held storage that is evicted is made from it, through evicted storages only."""
+        return any(storage.held for storage in evicted_descendants(self))
 
     @property
     def needed(self) -> bool:
@@ -73,16 +76,16 @@ class Storage:
 
     @property
     def missing(self) -> bool:
-        return self.gone and self.needed
+        return self.evicted and self.needed
 
     @property
-    def spare(self) -> bool:
-        """Nobody holds, wants or misses it: free for the taking."""
+    def droppable(self) -> bool:
+        """Evicting it costs nothing: it is neither held, wanted nor missed."""
         return self.producer is not None and not self.wanted and not self.needed
 
     @property
     def need(self) -> int:
-        """Bytes that it takes to bring it back."""
+        """Bytes needed to bring it back."""
         return self.bytes if self.page or not self.producer else self.producer.need
 
     @property
@@ -96,35 +99,37 @@ class Storage:
 
 @dataclass(eq=False, slots=True)
 class Op:
-    """A recorded call. Its first output is the new version of its first input if it works in place."""
+    """A recorded call. Its first output is the new version of its first input if it works in
+    place."""
 
     instruction: Instruction
     cost: float
     inputs: list[Storage]
     outputs: list[Storage | None]
-    """None: gone, or a source by now."""
+    """None: forgotten, or a source now."""
     in_place: bool
     bytes: int
-    """Of all outputs, gone ones too."""
+    """Of all outputs, forgotten ones too."""
     depth: int
     """Ops on the longest path from a source, when it was recorded."""
     need: int = 0
-    """Bytes that it takes to run it again, as found by the last walk it was part of."""
+    """Bytes needed to run it again, found by the last walk that it was part of."""
     waiting: bool = False
 
     def made(self) -> Iterator[Storage]:
         return (output for output in self.outputs if output)
 
     def cost_from_scratch(self) -> float:
-        """Of this op and, in place, those whose result it continues: what the bytes as they are now have cost."""
+        """The cost of this op and, if it works in place, of the ops before it on the same bytes."""
         before = self.inputs[0].producer if self.in_place else None
         return self.cost + before.cost_from_scratch() if before else self.cost
 
 
 @dataclass(eq=False, slots=True)
 class Component:
-    """A set of evicted storages that are each other's neighbours, and what all of them cost together. A storage that comes
-    back takes its cost out but leaves the others joined (DTR's e-hat). An op's cost is in it once for each evicted output.
+    """A set of evicted storages that are connected through each other, and the sum of their costs.
+    If a storage comes back, its cost is subtracted, but the others stay joined (DTR's e-hat). An
+    op's cost is counted once for each evicted output.
     """
 
     cost: float
@@ -135,15 +140,16 @@ def children(storage: Storage) -> Iterator[Storage]:
     return (output for op in storage.consumers for output in op.made())
 
 
-def gone_descendants(storage: Storage) -> list[Storage]:
-    """Reached through storages that are gone; depth first, the last found first."""
+def evicted_descendants(storage: Storage) -> list[Storage]:
+    """All evicted storages that are reached through evicted storages; depth first, the last found
+    first."""
     found: list[Storage] = []
     order: list[Storage] = []
 
     def find(start: Storage) -> list[Storage]:
         fresh: list[Storage] = []
         for child in children(start):
-            if child.gone and child not in found:
+            if child.evicted and child not in found:
                 found.append(child)
                 fresh.append(child)
         return fresh
@@ -155,13 +161,14 @@ def gone_descendants(storage: Storage) -> list[Storage]:
     return order
 
 
-def gone_ancestors(op: Op) -> list[Op]:
-    """The ops that make the inputs of this one that are gone, theirs, and so on; depth first, the last found first."""
+def evicted_ancestors(op: Op) -> list[Op]:
+    """The ops that make the evicted inputs of this one, their evicted inputs, and so on; depth
+    first, the last found first."""
     found: list[Storage] = []
     order: list[Op] = []
 
     def find(start: Op) -> list[Storage]:
-        fresh = [storage for storage in start.inputs if storage.gone and storage not in found]
+        fresh = [storage for storage in start.inputs if storage.evicted and storage not in found]
         found.extend(fresh)
         return fresh
 
@@ -181,9 +188,10 @@ class Lineage:
         self.forget = forget
         self.model = options.cost.name
         self.storages: list[Storage] = []
-        """All there are, resident or evicted."""
+        """All of them, resident or absent."""
         self.dying: deque[Op] = deque()
-        """All their outputs are gone; swept in the order in which that happened."""
+        """Ops whose outputs are all forgotten, in the order in which that happened. They are swept
+        later."""
         self._numbers = 0
 
     def make_storage(self, size: int) -> Storage:
@@ -210,14 +218,15 @@ class Lineage:
         return op
 
     def records(self) -> set[Op]:
-        """All there are: those that lead nowhere too, until they are swept."""
+        """All recorded ops, dying ones included until they are swept."""
         made = {storage.producer for storage in self.storages if storage.producer}
         return made | set(self.dying)
 
     # --- storages come and go ------------------------------------------------------------------------------------------
 
     def split(self, storage: Storage) -> Storage:
-        """The old version of a storage that is overwritten: it takes over the recipe and the consumers."""
+        """Makes the old version of a storage that is overwritten. It takes over the recipe and the
+        consumers."""
         old = self.make_storage(storage.bytes)
         old.producer, storage.producer = storage.producer, None
         old.consumers, storage.consumers = storage.consumers, []
@@ -231,7 +240,7 @@ class Lineage:
         return old
 
     def commit(self, storage: Storage) -> None:
-        """A source from now on. An op without outputs dies."""
+        """Makes it a source. Its op dies if that was its last output."""
         op, storage.producer = storage.producer, None
         if op:
             op.outputs[op.outputs.index(storage)] = None
@@ -239,7 +248,7 @@ class Lineage:
                 self.dying.append(op)
 
     def reconsider(self, storage: Storage) -> None:
-        """Forgets a storage that nobody outside and no op refers to."""
+        """Forgets the storage if nobody outside and no op refers to it."""
         assert storage in self.storages, "forgotten already"
         if storage.unused:
             self.leave_component(storage)
@@ -258,7 +267,8 @@ class Lineage:
     # --- what eviction costs -------------------------------------------------------------------------------------------
 
     def join_component(self, storage: Storage) -> None:
-        """It has been evicted: one component with its evicted neighbours, the inputs of its op first."""
+        """It has been evicted: joins it with the components of its neighbours, the inputs of its op
+        first."""
         if self.model == "own":
             return
         assert storage.producer
@@ -272,7 +282,7 @@ class Lineage:
                     member.component = mine
 
     def leave_component(self, storage: Storage) -> None:
-        """It has come back, or is gone."""
+        """It has come back, or is forgotten."""
         component, storage.component = storage.component, None
         if component:
             assert storage.producer
@@ -280,15 +290,17 @@ class Lineage:
             component.cost = max(0.0, component.cost - storage.producer.cost)
 
     def projected_cost(self, storage: Storage) -> float:
-        """What it takes to bring it back, and makes dearer to bring others back, if it left now: its own op, and what is
-        evicted around it. With `needed_only`, what was made from it counts only if somebody needs it: else nobody will
-        ever run that op again. Sums are made in the order of the walks, so that they are the same to the last bit."""
+        """What it would cost if it were evicted now: its own op, and the ops of the evicted
+        storages around it. These run to bring it back, or become more expensive to bring back. With
+        `needed_only`, an evicted storage that was made from it counts only if it is needed:
+        otherwise its op never runs again. Sums are added in the order of the walks, so that they
+        agree to the last bit."""
         op = storage.producer
         assert op
         if self.model == "own":
             return op.cost
         if self.model == "exact":
-            above, below = gone_ancestors(op), gone_descendants(storage)
+            above, below = evicted_ancestors(op), evicted_descendants(storage)
             if self.options.needed_only:
                 below = [child for child in below if child.needed]
             # The limit counts ops upwards and storages downwards.
@@ -311,7 +323,8 @@ class Lineage:
     # --- who needs what ------------------------------------------------------------------------------------------------
 
     def held_dependents(self, source: Storage) -> list[Storage]:
-        """Everything held, pinned or locked that is made from it through storages that are none of these."""
+        """All held, pinned or locked storages that are made from it through storages that are none
+        of these."""
         met: list[Storage] = []
         found: list[Storage] = []
         stack = [source]
@@ -326,25 +339,25 @@ class Lineage:
     def trail(self, storage: Storage) -> list[Op]:
         """The ops behind it through storages that nobody holds, its own included."""
         ops = [storage.producer] if storage.producer else []
-        for op in ops:  # and those that are added meanwhile
+        for op in ops:  # including those that are added meanwhile
             dead = [made.producer for made in op.inputs if made.producer and not made.held]
             ops += [producer for at, producer in enumerate(dead) if producer not in ops and producer not in dead[:at]]
         return ops
 
     def missing(self, goals: Iterable[Storage]) -> list[Op]:
-        """The ops that bring these back, in an order in which they can run."""
+        """The ops that recompute the evicted goals, in an order in which they can run."""
         ops: list[Op] = []
         for goal in goals:
-            if goal.gone:
+            if goal.evicted:
                 assert goal.producer
-                ops += [op for op in [goal.producer, *gone_ancestors(goal.producer)] if op not in ops]
+                ops += [op for op in [goal.producer, *evicted_ancestors(goal.producer)] if op not in ops]
         return sorted(ops, key=lambda op: op.depth)
 
     def find_needs(self, ops: list[Op]) -> None:
-        """The bytes that each has to have at once: its absent inputs come back one after the other, the hungriest first,
-        and stay (Sethi and Ullman's numbers)."""
+        """Sets the bytes that each op needs at once, if its absent inputs come back one after the
+        other and stay. The input that needs the most comes first (Sethi and Ullman's numbers)."""
         for op in ops:
-            absent = [(storage.need, storage.bytes) for storage in op.inputs if storage.evicted]
+            absent = [(storage.need, storage.bytes) for storage in op.inputs if storage.absent]
             kept = most = 0
             for need, size in sorted(absent, reverse=True):
                 most = max(most, kept + need)

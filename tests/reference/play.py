@@ -1,53 +1,63 @@
-"""A slow and obviously right simulator, and a referee: the specification of Coop's engine, in plain Python.
+"""The specification of Coop's engine in plain Python: a slow, simple simulator, and a referee.
 
-It plays a trace as coop.simulate.Player does, with the engine's events before it (told.py), and comes to the same figures and
-the same end. The engine (csrc/) finds its answers with trees, caches, counters and bounds. Here each of them is found from
-scratch, by definition, and the engine's next event has to be the same. That holds for the arena, the lineage, the walk, and the
-choice of what leaves.
+It plays a trace as coop.simulate.Player does, beside the engine's events (event_stream.py), and
+must get the same figures and the same end. The engine (csrc/) finds its answers with trees, caches,
+counters and bounds. Here each answer is found from scratch, by its definition, and the engine's
+next event has to be the same. That holds for the arena, the lineage, the walk, and the choice of
+what leaves.
 
-Where the engine may choose, the reference does not choose a second time. It reads what the engine has done, checks that it is
-legal, and does the same. That holds for commits between ops, for what is written and read ahead, for the order in which
-transfers are noticed, and for what the last step tells of the future: how long a storage is idle, and how much of its return the
-program will wait for. When the engine should do any of this, and how well it guesses, is not judged here.
+Where the engine may choose, the reference does not choose a second time. It reads what the engine
+has done, checks that it is legal, and does the same. That holds for commits between ops, for what
+is written and read ahead, for the order in which transfers finish, and for the forecast: how long a
+storage is idle, and how long the program will wait for its return. The reference does not judge
+when the engine does this, or how well it guesses.
 
-On random traces every event is checked (tests/simulate/test_reference.py), and events that are wrong are refused
-(tests/simulate/test_referee.py). Read it as the algorithm:
+tests/simulate/test_reference.py checks every event on random traces. tests/simulate/test_referee.py
+checks that wrong events are refused. The algorithm is:
 
-The arena (arena.py) is one address range, tiled by blocks: free, raw (handed out, not a storage yet) or holding a
-storage. A request takes the edge of a hole on its own side: the hole nearest that end of the arena, or with best fit the
-smallest. Sources, what is tiny, and dear results go to the low side, cheap results and gradients on their way to the high side.
+The arena (arena.py) is one address range, tiled by blocks: free, raw (handed out, not a storage
+yet) or holding a storage. A request takes the edge of a hole on its own side: the hole nearest that
+end of the arena, or with best fit the smallest. Sources, tiny storages and expensive results go to
+the low side; cheap results and passing gradients go to the high side.
 
-The lineage (lineage.py) knows which op made which storage from which. What an op made can be evicted and made
-again; a source cannot. A storage is forgotten when nobody outside and no recorded op needs it, an op when all it made is
-gone. In-place ops rename: the old version is an evicted storage with the old recipe, the new one keeps the place. Copy on
-write instead leaves the old version where it is and moves the new one.
+The lineage (lineage.py) knows which op made which storage from which inputs. An op's output can be
+evicted and recomputed; a source cannot. A storage is forgotten when nobody outside and no recorded
+op needs it, an op when all its outputs are forgotten. In-place ops rename: the old version is an
+evicted storage with the old recipe, and the new one keeps the block. With copy on write, the old
+version keeps the block and the new one moves to a copy.
 
-An op (this file: around it; engine.py: inside) goes like this.
- 1. Whoever needs the old value of a source that it writes to comes back and is committed: made a source.
+An op has these steps (this file has the code around an op, engine.py the code inside).
+ 1. Every storage that needs the old value of a source that the op overwrites comes back and is
+    committed: it becomes a source.
  2. Its operands come back and are locked.
- 3. Its outputs and its scratch ask for blocks. With no hole to serve it, a request makes room (4). With no room to be made, the
-    op starts again after memory is packed, and once more after everything but its operands has left; unless it writes.
- 4. Making room: the policy (policy.py) names a run of neighbouring blocks; what is evictable in it leaves, the rest
-    slides to its low edge. Again, until the hole is large enough. What waiting ops will read is named only when nothing
-    else is left. A policy without an answer falls back on Coop's window, with moves if the switch `rescue` is on.
- 5. It is recorded, if it can run again and is worth it: not of a plain backward pass, not too deep, at most one storage
-    written and that recomputable, from no source that passes. Outputs that are tiny stay sources.
- 6. The clock advances by its cost. Then the engine does what it likes to between ops (ahead.py). Of commits
-    (commits.py) two are legal: of all that hangs on a source that nobody holds, if that is small and resident, so
-    that the source can go; and of what has too many ops behind it for its size. At most 16 records that lead nowhere are swept.
+ 3. Its outputs and its scratch request blocks. If no hole fits, the request makes room (4). If no
+    room can be made, memory is packed and the op starts again; then everything but its operands
+    leaves and it starts once more. An op that overwrites something does not start again.
+ 4. Making room: the policy (policy.py) names a run of neighbouring blocks. What is evictable in it
+    leaves, and the rest slides to its low edge. This is repeated until the hole is large enough.
+    Wanted storages are named only when nothing else is left. If the policy has no answer, Coop's
+    window is used, with moves if the switch `rescue` is on.
+ 5. It is recorded if it can run again and is worth it. That is so unless it is part of a plain
+    backward pass, lies too deep, overwrites more than one storage or one that is not recomputable,
+    or overwrites something and reads a passing source. Tiny outputs stay sources.
+ 6. The clock advances by its cost. Then the engine may do work between ops (ahead.py). Two kinds of
+    commits (commits.py) are legal. Everything that depends on a source that nobody holds may be
+    committed if it is small and resident, so that the source can be forgotten. A storage with too
+    many ops behind it for its size may be committed. At most 16 dying records are swept.
 
-When the program lets go of a recomputable storage that ops have read, it is evicted at once, or stays until its room is
-needed (`keep_dead`, while something held is evicted).
+When the program drops a recomputable storage that ops have read, it is evicted at once. With
+`keep_dead`, and while something held is absent, it stays until its room is needed.
 
-Coming back (walk.py) runs ops again, depth first, the hungriest input first, under pins.
+To bring storages back, the walk (walk.py) runs ops again, depth first. It begins with the input
+that needs the most bytes, and pins what it has brought back.
 
-With a tier (swap.py) a storage has a second way out: with its bytes, which are read in when it comes back. The cheaper
-way is the one that it takes; a source has only this one. The engine tells the price of that way, and how long nobody
-will miss a storage: that takes the place of staleness. Transfers run ahead of the program. The tier takes everything and loses
-nothing.
+With a tier (swap.py) a storage has a second way out: its bytes are written to the tier, and read
+back when it returns. It takes the cheaper way; a source has only this one. The engine's events give
+the price of swapping and the idle time of each storage, which replaces staleness. Transfers run
+ahead of the program. The tier accepts everything and loses nothing.
 
-Scores are double precision, and ties are common: among storages that cost nothing, and among equals. So rules name who
-wins a tie, and sums are made in a stated order, or exactly.
+Scores have double precision, and ties are common: among storages that cost nothing, and among equal
+ones. So the rules say which storage wins a tie, and sums are exact or added in a stated order.
 """
 
 import functools
@@ -62,15 +72,15 @@ from coop.simulate.player import THRASH, Simulation, overhead_of, speeds_of
 from coop.trace.trace import FRESH, Hold, Op, Release, Source, Trace
 from reference.arena import HIGH, LOW, PACKED, Block
 from reference.engine import Engine
+from reference.event_stream import EventStream
 from reference.figures import stats_of
 from reference.lineage import Op as Recorded
 from reference.lineage import Storage
-from reference.told import Told
 from reference.walk import ShortageError
 
 T = TypeVar("T")
 BY_VALUE = 64
-"""Bytes: sources up to this size are part of a recipe, and nothing keeps them."""
+"""Bytes. Sources up to this size are copied into a recipe."""
 
 
 def play(
@@ -85,15 +95,15 @@ def play(
     alignment: int = 64,
     **switches: Any,
 ) -> Simulation:
-    """Judges the events of Player(trace, alignment).play(budget, policy, events=True, checks=2, ...): raises RefereeError at
-    the first that is wrong. Returns the same as it, but for events, times on the wall clock and the counts of cached costs.
-    `peak` is the step's own."""
+    """Judges the events of Player(trace, alignment).play(budget, policy, events=True, checks=2,
+    ...): raises RefereeError at the first that is wrong. Returns the same as it, but for events,
+    times on the wall clock and the counts of cached costs. `peak` is the step's own."""
     device = speeds_of(trace) | {"alignment": alignment}
-    told = Told(events)
-    step = Step(trace, options_for(policy, budget, 0, device | switches), told)
+    stream = EventStream(events)
+    step = Step(trace, options_for(policy, budget, 0, device | switches), stream)
     step.play(steps, limit)
-    if told.next():
-        told.refuse("nothing has to follow")
+    if stream.next():
+        stream.refuse("nothing has to follow")
     return step.result(peak)
 
 
@@ -109,12 +119,12 @@ class Home:
     """A storage of the trace: the tensors that view it share it."""
 
     storage: Storage | None
-    """None: it has no bytes, or nobody holds it any more."""
+    """None: it has no bytes, or is no longer held."""
     step: int
     """The last one it belongs to."""
     references: int = 0
     parameter: bool = False
-    """A source that stays, whatever the sources are called that it is in later steps."""
+    """It stays a source in later steps, under whatever name."""
 
 
 @dataclass(eq=False)
@@ -128,19 +138,19 @@ class Name:
 class Step:
     """Drives the engine through a trace, as the torch hook does through a program."""
 
-    def __init__(self, trace: Trace, options: Options, told: Told) -> None:
+    def __init__(self, trace: Trace, options: Options, stream: EventStream) -> None:
         self.trace = trace
         self.options = options
-        self.engine = Engine(options, self.rerun, told)
+        self.engine = Engine(options, self.rerun, stream)
         self.step = 0
         self.at = 0
         self.status = "ok"
         self.needed = 0
         self.tensors: dict[int, Name] = {}
         self.last_tensors: dict[int, Name] = {}
-        """Of the step before, as far as nothing has taken their names yet."""
+        """Tensors of the step before whose names have not been used again."""
         self.carried: dict[int, Home] = {}
-        """By source: what it is from the step before."""
+        """By source: the storage that it continues from the step before."""
         self.old: Storage | None = None
         """The version that the running op overwrites."""
 
@@ -191,8 +201,8 @@ class Step:
     # --- who holds what ------------------------------------------------------------------------------------------------
 
     def _begin_step(self) -> None:
-        """What a source is to be from the step before is set aside, with one reference for each such source. The other
-        tensors of that step are let go of when their names are taken."""
+        """Sets aside what sources continue from the step before, with one reference for each
+        source. The other tensors of that step are released when their names are used again."""
         self.last_tensors, self.tensors = self.tensors, {}
         self.carried = {}
         for source in self.trace.instructions:
@@ -213,7 +223,8 @@ class Step:
         return home
 
     def _name(self, tensor: int, home: Home) -> None:
-        """A new tensor has one reference. What had its name in the last step is let go of."""
+        """A new tensor has one reference. The tensor that had its name in the last step is
+        released."""
         home.references += 1
         self.tensors[tensor] = Name(home)
         self._release_last(tensor)
@@ -233,7 +244,8 @@ class Step:
         return Home(self.engine.bind(block, size) if block else None, self.step)
 
     def _run_source(self, source: Source) -> None:
-        """What is still held from the step before is there. All else is new, and goes to the low side."""
+        """A source that is held since the step before has a storage. Any other is new, and goes to
+        the low side."""
         if home := self.carried.get(source.tensor):
             home.references -= 1  # the one that was set aside for it
             self._name(source.tensor, home)
@@ -265,7 +277,7 @@ class Step:
     def _compute(self, op: Op) -> list[Home]:
         operands = self._storages(list(op.inputs))
         written = self._storages([op.inputs[index] for index in op.writes])
-        record = not (op.writes and self._reads_what_passes(op))  # as it is before what it writes to is settled
+        record = not (op.writes and self._reads_what_passes(op))  # before dependents are committed
         try:
             self.engine.before_overwrite(written)
             self.engine.enter(operands)
@@ -283,15 +295,15 @@ class Step:
             self.engine.leave(operands)
 
     def _reads_what_passes(self, op: Op) -> bool:
-        """A source that is no parameter, a gradient or a batch: an op in place on it would keep it for as long as what it
-        overwrites is recomputable."""
+        """Whether it reads a source that is no parameter: a gradient or a batch. A recorded
+        in-place op would keep that source while the result is recomputable."""
         homes = [self._home(tensor) for at, tensor in enumerate(op.inputs) if at not in op.writes]
         sources = [home.storage for home in homes if home.storage and not home.storage.producer and not home.parameter]
         return any(source.bytes > BY_VALUE for source in sources)
 
     def _worth_recording(self, op: Op, operands: list[Storage], written: list[Storage]) -> bool:
-        """What can be run again, is not part of a plain backward pass, overwrites at most one storage, and that a
-        recomputable one that is not a long chain of versions; and does not lie too deep."""
+        """An op is recorded if it can run again, is not part of a plain backward pass and does not
+        lie too deep. It may overwrite one storage, which is recomputable and has few versions."""
         if not op.replayable or not op.outputs or (op.phase == "backward" and not self.options.record_backward):
             return False
         if op.writes and not (
@@ -309,7 +321,7 @@ class Step:
                     self._done_with_old()
                     copy = functools.partial(engine.copy_on_write, storage)
                     self.old = self._persistently(copy, operands, again=True)
-        passing = op.phase == "backward" and not options.record_backward  # a gradient on its way
+        passing = op.phase == "backward" and not options.record_backward  # a passing gradient
         size = sum(output.bytes for output in op.outputs) + sum(storage.bytes for storage in written)
         engine.side = HIGH if passing else engine.side_of(seconds(op), size)
         blocks = self._persistently(lambda: self._allocate(op), operands, again=not written)
@@ -334,7 +346,7 @@ class Step:
         return homes
 
     def _overwritten(self, written: list[Storage]) -> None:
-        """What was recomputable and has been overwritten is a source now."""
+        """A recomputable storage that has been overwritten is a source now."""
         self.engine.swap.overwriting(written)
         for storage in written:
             if storage.producer:
@@ -347,8 +359,8 @@ class Step:
             self.engine.reconsider(old)
 
     def _persistently(self, work: Callable[[], T], operands: list[Storage], again: bool) -> T:
-        """What finds no room is tried again, if it can be: once memory is packed, and once everything else has left. Then its
-        requests are packed as well."""
+        """Work that finds no room is tried again, if it can be: after memory is packed, and after
+        everything else has left. The last time, its requests are packed too."""
         for rescue in (self.engine.pack, self.engine.compact, None):
             try:
                 return work()
@@ -367,7 +379,7 @@ class Step:
         raise AssertionError
 
     def _allocate(self, op: Op) -> list[tuple[int, Block | None]]:
-        """The size and block of each fresh output: all or none. Scratch comes and goes."""
+        """The size and block of each fresh output: all or none. Scratch is allocated and freed."""
         blocks: list[tuple[int, Block | None]] = []
         try:
             for output in op.outputs:
@@ -383,7 +395,7 @@ class Step:
         return blocks
 
     def rerun(self, op: Recorded) -> list[Block]:
-        """The blocks of the outputs that were recorded. The others are of no use to anybody."""
+        """The blocks of the recorded outputs. The others are freed."""
         recorded = []
         for size, block in self._allocate(op.instruction):
             if block and size > self.options.tiny:

@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from reference.engine import Engine
 
 PATIENCE = 1.0
-"""Seconds on the clock, with a recomputation that goes round in circles."""
-YIELDING = 2
-"""Times as much as was missing: from then on, what is wanted stays if anything else can leave."""
+"""Seconds on the clock that are allowed for a recomputation that may never end."""
+TWICE = 2
+"""After this many times as many returns as were missing, wanted storages leave only as a last
+resort."""
 
 
 @dataclass
@@ -25,42 +26,44 @@ class ShortageError(Exception):
 
     needed: int
     in_circles: bool = False
-    """There would be room for each storage in turn, but not for what is needed together."""
+    """There is room for each storage in turn, but not for those that are needed together."""
 
 
 @dataclass
 class Frame:
-    """A storage that is on its way back, and what is pinned for its op meanwhile."""
+    """A storage that is brought back, and the storages that are pinned for its op."""
 
     goal: Storage
     kept: list[Storage]
 
 
 def hungriest_absent(storages: Iterable[Storage]) -> Storage | None:
-    """The one that needs the most bytes to come back; the first of several."""
-    absent = [storage for storage in storages if storage.evicted]
+    """The one that needs the most bytes to come back. On a tie, the first."""
+    absent = [storage for storage in storages if storage.absent]
     return max(absent, key=lambda storage: storage.need, default=None)
 
 
 class Walk:
-    """Depth first: of several absent inputs the hungriest first. What is outside is read in, all else made again. What has come back for an op that still waits is pinned, and
-    everything else that the missing ops will read is wanted.
+    """Depth first: of several absent inputs, the one that needs the most bytes comes first. Swapped
+    storages are read in, evicted ones recomputed. A storage that was brought back for a waiting op
+    is pinned. Everything else that the missing ops will read is wanted.
 
-    If an op finds no room: memory is packed; then emptied of what nobody waits for; then the walk lets go of all pins and
-    everything leaves. If a simple schedule has room then, it takes over. Else the walk starts anew, and if it comes to that
-    again, it holds on to nothing from then on. A fourth failure in a row is a shortage.
+    If an op finds no room, memory is packed. If that fails, everything leaves that is not wanted.
+    If that fails too, the walk gives up its pins and everything leaves; then a simple schedule
+    takes over if it fits. Otherwise the walk starts anew, and the second time it pins nothing but
+    operands. A fourth failure in a row is a shortage.
     """
 
     def __init__(self, engine: "Engine", goals: Sequence[Storage], ops: list[Op]) -> None:
         self.engine = engine
         self.goals = goals
         self.ops = ops
-        self.kept: list[Storage] = []  # for the callers: goals that are back
+        self.kept: list[Storage] = []  # goals that are back
         self.frames: list[Frame] = []
         self.holding_on = True
         self.frugal = False
         self.anew = False
-        """It has started once more, with everything gone."""
+        """It has started anew, with everything evicted."""
         self.rescues = 0
         self.all = len(ops) + sum(goal.page for goal in goals)
         self.returns = 0
@@ -79,7 +82,7 @@ class Walk:
                     self._wait_no_more(op)
                 Frugal(self.engine, self.goals).run()
         finally:
-            self.engine.yielding = True
+            self.engine.may_take_wanted = True
             for frame in self.frames:
                 self._release(frame.kept)
             self._release(self.kept)
@@ -116,14 +119,14 @@ class Walk:
                 return False
             self.frames.append(Frame(goal, []))
         frame = self.frames[-1]
-        if not frame.goal.evicted:
+        if not frame.goal.absent:
             self._release(frame.kept)
             self.frames.pop()
             if self.holding_on:
                 self._pin(frame.goal, self.frames[-1].kept if self.frames else self.kept)
             return True
         op = None if frame.goal.page else frame.goal.producer
-        if op and not op.waiting:  # what it makes has left meanwhile
+        if op and not op.waiting:  # its output has left meanwhile
             self.ops.append(op)
             self._wait(op)
         inputs = op.inputs if op else []
@@ -141,7 +144,7 @@ class Walk:
             if op:
                 self.engine.replay(op, self.engine.side_of(op.cost, op.bytes))
             else:
-                self.engine.swap.miss(frame.goal)
+                self.engine.swap.read_now(frame.goal)
         except ShortageError:
             self._rescue()
             return not self.frugal
@@ -153,11 +156,12 @@ class Walk:
         if not self.engine.options.keep_dead:
             for storage in op.inputs:
                 if not storage.held and not storage.wanted:
-                    self.engine.evict_eagerly(storage)
+                    self.engine.evict_early(storage)
         return True
 
     def _count(self, goal: Storage) -> None:
-        """What leaves on the way may be needed twice, and that must end."""
+        """Counts returns. A storage that leaves during the walk may have to come back twice, so
+        there is a limit."""
         self.returns += 1
         many, too_many = 64 + 32 * self.all, 64 + 256 * self.all
         impatient = self.engine.now - self.start > PATIENCE
@@ -165,15 +169,15 @@ class Walk:
             raise ShortageError(self.engine.arena.round(goal.bytes), in_circles=True)
 
     def _goes_in_circles(self) -> bool:
-        """Perhaps: then everything leaves, once."""
+        """Whether the walk may be going in circles: then everything leaves, once."""
         if self.returns == 16 + 4 * self.all and self.engine.options.rescue:
             self._start_anew()
             return True
-        self.engine.yielding = self.returns <= YIELDING * self.all
+        self.engine.may_take_wanted = self.returns <= TWICE * self.all
         return False
 
     def _rescue(self) -> None:
-        """Called while a shortage is handled: raises it again if nothing is left to try."""
+        """Called while a shortage is handled. Raises it again if nothing is left to try."""
         if not self.engine.options.rescue or self.rescues == 3:
             raise
         self.rescues += 1
@@ -200,9 +204,10 @@ class Walk:
 
 
 class Frugal:
-    """A simple schedule: each missing op runs once, depth first, what takes the most room before the rest. A storage is kept from
-    the moment it is made until the last op that reads it has run; a goal, to the end. What is outside is read for each op
-    that needs it, goals at the end. Before each op, and each reading, everything else leaves and the rest is packed."""
+    """A simple schedule: each missing op runs once, depth first; of several, the one that needs the
+    most room comes first. A storage is kept until the last op that reads it has run, a goal to the
+    end. A swapped storage is read for each op that needs it, swapped goals at the end. Before each
+    op, and each read, everything else leaves and the rest is packed."""
 
     def __init__(self, engine: "Engine", goals: Sequence[Storage]) -> None:
         self.engine = engine
@@ -222,10 +227,10 @@ class Frugal:
         return -(-size // alignment) * alignment
 
     def _need(self, storage: Storage) -> int:
-        return storage.producer.need if storage.gone and storage.producer else self._round(storage.bytes)
+        return storage.producer.need if storage.evicted and storage.producer else self._round(storage.bytes)
 
     def _need_to_run(self, op: Op) -> int:
-        missing = [(self._need(storage), self._round(storage.bytes)) for storage in op.inputs if storage.evicted]
+        missing = [(self._need(storage), self._round(storage.bytes)) for storage in op.inputs if storage.absent]
         kept = most = 0
         for need, size in sorted(missing, reverse=True):
             most = max(most, kept + need)
@@ -233,34 +238,34 @@ class Frugal:
         return max(most, kept + self._round(op.bytes))
 
     def _add(self, storage: Storage) -> None:
-        """Those that make it, after those that make what they read."""
+        """Adds the op that makes it, after the ops that make its inputs."""
         op = storage.producer
-        if not storage.gone or not op or op in self.order:
+        if not storage.evicted or not op or op in self.order:
             return
         for other in sorted(op.inputs, key=self._need, reverse=True):
             self._add(other)
         self.order.append(op)
 
     def most(self) -> int:
-        """Bytes that it takes at once, each output in a block of its own."""
+        """The bytes that it needs at once, each output in a block of its own."""
         alignment = self.engine.options.alignment
         left, made = dict(self.uses), set()
         kept = most = 0
         for op in self.order:
-            read = sum(self._round(storage.bytes) for storage in op.inputs if storage.evicted and storage.page)
+            read = sum(self._round(storage.bytes) for storage in op.inputs if storage.absent and storage.page)
             fresh = self._round(op.bytes) + alignment * len(op.outputs)
             if op.in_place and left[op.inputs[0]] == 1 and op.inputs[0] in made and not op.inputs[0].held:
                 fresh -= self._round(op.inputs[0].bytes)
             most = max(most, kept + read + fresh)
             for output in op.made():
-                if output in left and output.gone and output not in made:
+                if output in left and output.evicted and output not in made:
                     made.add(output)
                     kept += self._round(output.bytes)
             for storage in op.inputs:
                 left[storage] -= 1
                 if not left[storage] and storage in made:
                     kept -= self._round(storage.bytes)
-        outside = sum(self._round(goal.bytes) for goal in self.goals if goal.evicted and goal.page)
+        outside = sum(self._round(goal.bytes) for goal in self.goals if goal.absent and goal.page)
         return max(most, kept + outside)
 
     def run(self) -> None:
@@ -270,10 +275,10 @@ class Frugal:
         try:
             for op in self.order:
                 for storage in op.inputs:
-                    if not storage.evicted:
+                    if not storage.absent:
                         self._pin(storage, pinned)
                 for storage in op.inputs:
-                    if storage.evicted:
+                    if storage.absent:
                         self._read(storage, pinned)
                 for storage in op.inputs:
                     done[storage] = done.get(storage, 0) + 1
@@ -287,7 +292,7 @@ class Frugal:
                     if self.uses.get(output, 0) > done.get(output, 0):
                         self._pin(output, kept)
             for goal in self.goals:
-                if goal.evicted:
+                if goal.absent:
                     self._read(goal, kept)
         finally:
             self._release(pinned)
@@ -304,5 +309,5 @@ class Frugal:
 
     def _read(self, storage: Storage, pinned: list[Storage]) -> None:
         self.engine.compact()
-        self.engine.swap.miss(storage)
+        self.engine.swap.read_now(storage)
         self._pin(storage, pinned)

@@ -133,7 +133,8 @@ def test_a_block_is_the_storages_own_while_it_is_written():
 
 
 def test_what_leaves_with_a_copy_is_told_from_what_is_recomputed():
-    """By how it comes back, where it does: the copy of an overwritten storage is worth nothing."""
+    """The mark follows from how the storage comes back, if it does: the copy of an overwritten
+    storage is not valid."""
     place = [Event("place", 0.0, 0, 0, 64, 0.0), Event("bind", 0.0, 1, 0, 64, 0.0), Event("record", 1.0, 1, 0, 64, 1.0)]
     out = Event("out", 2.0, 1, 0, 64, 0.5, 0.25)
     gone = [Event("evict", 3.0, 1, 0, 64, 0.0), Event("place", 4.0, 0, 64, 64, 0.0)]

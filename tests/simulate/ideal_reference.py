@@ -1,8 +1,9 @@
-"""The rules of the ideal simulator in plain Python: slow, recursive, and everything looked up afresh.
+"""The rules of the ideal simulator in plain Python: slow, recursive, without caches.
 
-Two readings of what is evicted around a storage. "kept" is the rule: sets of storages that are merged when one is
-evicted, and walked again, at once, for what an op makes resident and for what lies at the edge of that. "walked" walks
-from each storage whenever it is asked for its score; where nothing waits for two inputs, the two are the same.
+Two readings of what is evicted around a storage. "kept" is the rule: sets of storages that are
+merged when one is evicted, and walked again, at once, for what an op makes resident and for what
+lies at the edge of that. "walked" walks from each storage whenever it is asked for its score; where
+nothing waits for two inputs, the two are the same.
 """
 
 from math import inf
@@ -243,7 +244,8 @@ class Reference:
 
 
 def walk(storage, way, ignored):
-    """The evicted storages reached through evicted ones, the resident ones where that ends, and the cost of the former."""
+    """The evicted storages reached through evicted ones, the resident ones where that ends, and the
+    cost of the former."""
     inside, edge, stack = set(), set(), [storage]
     while stack:
         for other in stack.pop().neighbours(way) - inside - ignored - {storage}:

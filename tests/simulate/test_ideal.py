@@ -1,4 +1,5 @@
-"""The ideal simulator keeps the rules of DTR's own: a worked example, and a plain reference on random traces."""
+"""The ideal simulator keeps the rules of DTR's own: a worked example, and a plain reference on
+random traces."""
 
 import math
 from dataclasses import asdict
@@ -25,7 +26,8 @@ on_random_traces = settings(
 
 
 def worked_example() -> Trace:
-    """Of the page that describes DTR's logs: three layers, forward and backward, and a step of the optimizer."""
+    """Of the page that describes DTR's logs: three layers, forward and backward, and a step of the
+    optimizer."""
     w, x1, x2, v2, x3, g2, g1, gw, w_new = range(9)
     return Trace([
         Source(w, 4),
@@ -109,7 +111,8 @@ def test_a_view_of_an_evicted_storage_counts_where_its_neighbours_are_walked_aga
         Release(a), Release(s),
         Op("dear", (0,), (Output(dear, 4),), 100),
         Source(filler, 8),
-        # Room for a again: first `cheap` leaves, then `last`, above which s is still counted without its view.
+        # Room for a again: first `cheap` leaves, then `last`, above which s is still counted
+        # without its view.
         Op("view", (s,), (Output(view, 0, alias=0),), 1000),
         Op("use", (dear,), (Output(view + 1, 0),), 1),
     ])  # fmt: skip

@@ -1,4 +1,4 @@
-"""What is played is what happens: a recorded step, played and trained inside the same budgets."""
+"""The player predicts what happens: a recorded step, played and trained inside the same budgets."""
 
 import pytest
 import torch
@@ -39,7 +39,7 @@ def test_a_step_is_played_as_it_is_trained(ratio):
         for _ in range(3):
             step()
         after = memory.stats()
-    # Shares of time would depend on how quiet the machine is; what is evicted depends on that only a little.
+    # Shares of time depend on how busy the machine is. Evictions hardly do.
     for name in ("evictions", "evicted_bytes", "rematerialisations"):
         trained = getattr(after, name) - getattr(before, name)
         assert trained > 30

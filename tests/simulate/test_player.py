@@ -1,4 +1,5 @@
-"""Playing a trace on the engine: the figures are those of the trace, the rules hold, steps follow each other."""
+"""Playing a trace on the engine: the figures are those of the trace, the rules hold, steps follow
+each other."""
 
 import random
 
@@ -47,7 +48,8 @@ class Writer:
 
 
 def training(seed, layers=12, width=64 * 1024):
-    """A step of a random network: saved activations, views, in-place, multi-output ops, gradients, an optimizer."""
+    """A step of a random network: saved activations, views, in-place, multi-output ops, gradients,
+    an optimizer."""
     rng, w = random.Random(seed), Writer()
     weights = [w.source(rng.choice([64, 4096, 40000])) for _ in range(layers)]
     x = w.source(width, "data")
@@ -140,7 +142,7 @@ def test_parameters_stay_data_are_new_and_results_are_replaced_in_the_next_step(
     assert player.peak == 7000
     assert player.play(20000, steps=1).stats.in_use == 5000
     three = player.play(20000, steps=3).stats
-    assert three.in_use == 5000  # nothing piles up
+    assert three.in_use == 5000  # nothing accumulates
     assert three.peak == 11000  # the old loss and the new one
 
 

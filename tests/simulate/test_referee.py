@@ -1,4 +1,4 @@
-"""The reference refuses what the engine must not do: events that are right are made wrong here, one at a time."""
+"""The reference refuses wrong events. Right events are made wrong here, one at a time."""
 
 import dataclasses
 import random
@@ -52,7 +52,8 @@ class Game:
         return [*self.events[:at], dataclasses.replace(self.events[at], **fields), *self.events[at + 1 :]]
 
     def with_more(self, at: int, *more: tuple[str, int]) -> Events:
-        """Events of these storages, before another event: where they lie, and when, is taken from what was told."""
+        """Events of these storages, before another event. Offsets and times are those of the
+        stream."""
         new = []
         for kind, storage in more:
             known = [event for event in self.events[:at] if event.storage == storage and event.bytes]
@@ -108,7 +109,7 @@ def test_one_of_two_dependents_of_an_orphan_is_not_committed_alone() -> None:
 
 
 def test_a_commit_that_the_engine_leaves_out_is_its_own_choice() -> None:
-    """Until that shows: the orphan goes when it is swept."""
+    """Until the orphan is swept and forgotten."""
     game = orphan(1024)
     freed = game.at("free", 1)
     game.judge(game.without(game.at("commit", 2), freed))
@@ -118,7 +119,7 @@ def test_a_commit_that_the_engine_leaves_out_is_its_own_choice() -> None:
 
 
 def three_results(**options: Any) -> Game:
-    """Storage 1 is cheap to make again, 2 and 3 are expensive. One has to leave."""
+    """Storage 1 is cheap to recompute, 2 and 3 are expensive. One has to leave."""
     costs = (1, 1000, 1000)
     program = [op((), number, 1024, cost * MICROSECOND) for number, cost in enumerate(costs)]
     return Game([*program, op((), 3, 1024), op((1, 2), 4, 64)], 3072 + 64, **options)
@@ -134,7 +135,8 @@ def test_a_window_that_is_not_the_cheapest_is_refused(policy: str) -> None:
 
 
 def swapping(policy: str = "coop", **options: Any) -> Game:
-    """Sources 1 to 3, each in turn, where two have room beside a small one. 4,096 bytes take 4.096 us on the link."""
+    """Sources 1 to 3, each in turn, where two have room beside a small one. 4,096 bytes take 4.096
+    us on the link."""
     sources = [Source(number, 4096, "parameter") for number in range(3)] + [Source(3, SMALL, "parameter")]
     reads = [Op("read", (number,), (Output(4 + at, 64),), 50 * MICROSECOND) for at, number in enumerate((0, 1, 2) * 3)]
     kept = [part for read in reads for part in (read, Release(read.outputs[0].tensor))]
@@ -143,7 +145,8 @@ def swapping(policy: str = "coop", **options: Any) -> Game:
 
 
 def test_a_window_that_is_not_the_cheapest_by_the_prices_told_is_refused() -> None:
-    """Of two equals the lower one has left. It is said to be the dearer one, and might be."""
+    """Of two equal storages the lower one has left. Its price is changed to the higher one, which
+    is legal by itself."""
     game = swapping()
     first, second = (game.at("price", storage) for storage in (1, 2))
     assert game.events[first].value == game.events[second].value and game.events[game.at("evict")].storage == 1
@@ -193,13 +196,13 @@ def test_a_transfer_at_another_speed_than_the_links_is_refused(kind: str, field:
 
 
 def ahead() -> Game:
-    """What the last step tells lets the engine write and read ahead of the program."""
+    """After one step, the engine can write and read ahead of the program."""
     return swapping(foresee=True, steps=4)
 
 
 def between_ops(game: Game, kind: str, wanted: Callable[[Event], bool] = lambda _: True) -> int:
-    """Where an event of this kind is that nobody has asked for: only such events, and those of a look for room, are between it and
-    the end of the op."""
+    """The position of an event of this kind that is the engine's own choice: between it and the end
+    of the op are only such events, and those of searches for room."""
     own = {"write", "read", "place", "out", "in", "commit", "evict", "price", "idle", "free"}
     for at, event in enumerate(game.events):
         if event.kind == kind and event.waited == 0 and wanted(event):
@@ -226,7 +229,7 @@ def copied(game: Game) -> int:
 
 
 def outside(game: Game, at: int) -> int:
-    """What has left last."""
+    """The storage that left last."""
     return [event for event in game.events[:at] if event.kind == "evict"][-1].storage
 
 
@@ -265,7 +268,7 @@ def test_room_taken_between_ops_for_nothing_is_refused() -> None:
 
 
 def test_a_transfer_that_ends_before_its_time_is_refused() -> None:
-    """The links' next free moment is after the op that it began with."""
+    """The link is busy until after the op with which the transfer began."""
     game = ahead()
     at = between_ops(game, "write")
     storage = game.events[at].storage
@@ -276,7 +279,7 @@ def test_a_transfer_that_ends_before_its_time_is_refused() -> None:
 def test_a_transfer_that_is_done_and_not_told_is_refused() -> None:
     game = ahead()
     at = between_ops(game, "out")
-    game.refuses(game.without(at), "is done, and nothing was told")
+    game.refuses(game.without(at), "is done, and no event says so")
 
 
 def test_the_end_of_a_transfer_that_never_began_is_refused() -> None:
@@ -292,7 +295,8 @@ def test_what_leaves_between_ops_is_what_can_leave_at_once() -> None:
 
 
 def look_for_room(game: Game) -> tuple[int, int]:
-    """Where the engine looks for room to read into, and where something leaves for that."""
+    """The positions where the engine searches for room to read into, and where a storage leaves for
+    that."""
     for at, event in enumerate(game.events):
         if event.kind == "price" and not event.storage:
             follows = next(i for i in range(at + 1, len(game.events)) if game.events[i].kind not in ("price", "idle"))
@@ -322,13 +326,13 @@ def test_what_is_read_ahead_goes_where_room_was_made() -> None:
 # --- on random traces --------------------------------------------------------------------------------------------------
 
 CHOSEN = {"commit", "write", "price", "idle"}
-"""Kinds of events that another legal play could be without, or tell otherwise."""
+"""Kinds of events that may be missing, or different, in another legal run."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_any_event_that_does_not_follow_is_refused(seed: int) -> None:
-    """Left out, or told of another storage, place or time."""
+    """The event is left out, or gets another storage, offset or time."""
     rng = random.Random(seed)
     trace = random_trace(rng)
     tier = {"swap": True, "swap_in": 1e9, "swap_out": 1e9, "swap_least": 1} if seed % 2 else {}

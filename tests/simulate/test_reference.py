@@ -1,4 +1,4 @@
-"""The reference finds each event of the engine right, on random traces at random budgets."""
+"""The reference accepts each event of the engine, on random traces at random budgets."""
 
 import dataclasses
 import random
@@ -17,8 +17,8 @@ from random_steps import random_trace, shrink
 pytestmark = pytest.mark.slow
 
 NOT_COMPARED = {"exact_costs", "union_find_costs", "looks", "search_seconds", "move_seconds", "events"}
-"""How often costs were found anew instead of cached, how much was looked at, and times on the wall clock. Events are judged
-one by one."""
+"""Figures that are not compared: how often costs were computed instead of cached, how many blocks
+were visited, and times on the wall clock."""
 
 SWITCHES: dict[str, list[Any]] = {
     "window": [False],
@@ -49,7 +49,7 @@ def comparable(result: Simulation) -> dict[str, Any]:
 
 
 def play_both(trace: Trace, budget: int, policy: str, alignment: int = 64, **options: Any) -> tuple[Simulation, str]:
-    """What the engine says, and where the reference differs: nothing, if all is well."""
+    """The engine's result, and the difference of the reference: empty if there is none."""
     player = Player(trace, alignment)
     result, difference = play_once(player, budget, policy, **options)
     if not difference:
@@ -91,7 +91,7 @@ def some_budget(rng: random.Random, trace: Trace, alignment: int, swap: bool = F
 
 
 def some_tier(rng: random.Random) -> dict[str, Any]:
-    """Links from slower than the ops beside them to faster than all."""
+    """Links that are slower than the ops beside them, up to links that are faster than all ops."""
     speed = 10 ** rng.uniform(6, 12)
     return {
         "swap": True,
@@ -141,8 +141,8 @@ def test_engine_and_reference_agree_where_storages_leave_with_their_bytes(policy
 
 
 def carried_states(rng: random.Random) -> Trace:
-    """A few states, each made from the one before and from what is there; temporaries go first, the old state last. Much else is
-    made and dropped in between."""
+    """A few states, each made from the one before and from other tensors. Temporaries are dropped
+    first, the old state last. Many other tensors are made and dropped in between."""
     sizes = [rng.choice([600, 2000, 80_000]) for _ in range(rng.randint(1, 2))]
     kind = rng.choice(["parameter", ""])
     instructions: list[Any] = [Source(0, 3000, kind)]

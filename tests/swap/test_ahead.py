@@ -1,5 +1,5 @@
-"""Transfers ahead of the program: what a step that repeats needs is there in time, in every policy, to the same bits; and what
-goes wrong on the way goes wrong gently."""
+"""Transfers ahead of the program: what a repeated step needs is resident in time, in every policy,
+to the same bits. Failures cost time, not bits."""
 
 import signal
 import subprocess
@@ -39,7 +39,7 @@ def test_a_step_that_repeats_is_known(policy, plain, peak):
         after = memory.stats()
         assert_same(plain, training.left())
     assert after.peak <= peak // 2
-    assert after.prefetch_hits > before.prefetch_hits  # how many is a matter of time: the simulator tells
+    assert after.prefetch_hits > before.prefetch_hits  # how many depends on timing: the simulator tests the number
     assert after.hidden_seconds > 0
 
 
@@ -127,7 +127,8 @@ def test_a_disk_that_is_full_is_a_tier_that_is_full(tmp_path, peak):
 
 
 def test_a_forked_process_may_leave_the_scope(tmp_path, peak):
-    """Its copy of the scope has no threads that transfer anything. (It runs no kernel: OpenMP does not live through a fork.)"""
+    """Its copy of the scope has no transfer threads. (It runs no kernel: OpenMP does not survive a
+    fork.)"""
     forked = script(tmp_path, peak, 3) + textwrap.indent(
         "import os\nchild = os.fork()\nif child:\n    assert os.waitpid(child, 0)[1] == 0\nelse:\n    signal.alarm(60)\n",
         "    ",

@@ -76,7 +76,7 @@ def test_a_model_whose_sources_do_not_fit_trains_to_the_same_bits(tier, share, p
         assert_same(plain, training.left())
     assert stats.peak <= budget
     assert stats.swaps_out > 0 and stats.swaps_in > 0 and stats.swapped_in > 0 and stats.transfer_seconds > 0
-    assert_same(plain, training.left())  # all of it has left the arena with the scope
+    assert_same(plain, training.left())  # everything has left the arena at the end of the scope
     assert list(tmp_path.iterdir()) == []
 
 
@@ -90,7 +90,8 @@ def test_without_a_tier_it_does_not_fit(peak):
 
 @TIERS
 def test_where_the_tier_is_full_recomputing_goes_on_alone(tier, tmp_path):
-    """Activations are most of this one: it trains in the budget with a tier, without, and with a useless one."""
+    """Most of its memory is activations. It trains in the budget with a tier, without one, and with
+    one that fails."""
 
     def program():
         torch.manual_seed(0)
@@ -272,7 +273,8 @@ def test_a_lost_tensor_that_is_used_again_is_an_error_again(tmp_path):
 @pytest.mark.filterwarnings("ignore:.*what was swapped out is lost")
 @pytest.mark.parametrize("share", [0.8, 0.6, 0.45, 0.35])
 def test_a_step_that_is_known_goes_on_beside_what_is_lost(share, peak, tmp_path):
-    """What is read ahead may be lost before anybody asks for it; and what was made from it may leave after that."""
+    """A storage that is read ahead may be lost before an op needs it. Storages made from it may
+    leave after that."""
     failed = 0
     with coop.budget(int(share * peak.peak), swap=coop.Disk(tmp_path), checks=2) as memory:
         training = Training()
@@ -312,7 +314,7 @@ def test_a_forked_process_leaves_the_file_alone(tmp_path):
         if child == 0:
             with contextlib.suppress(BaseException):
                 for _ in range(20):
-                    kept.append(torch.empty(256, 512))  # no kernel: OpenMP does not live through a fork
+                    kept.append(torch.empty(256, 512))  # no kernel: OpenMP does not survive a fork
             os._exit(0)
         os.waitpid(child, 0)
         for i, parameter in enumerate(kept):

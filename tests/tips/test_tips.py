@@ -1,4 +1,5 @@
-"""A tip of OutOfBudget is a promise: the budget that it names serves the op. All of it: `make hunt-tips`."""
+"""A tip of OutOfBudget is a promise: the budget that it names is enough for the op. The long
+version: `make hunt-tips`."""
 
 import gc
 import warnings
@@ -154,7 +155,7 @@ def test_what_is_still_to_come_is_part_of_the_guess():
 
 
 def test_a_number_among_the_arguments_is_no_wall_while_a_parameter_comes_back():
-    """The number lies between two holes that are large enough only together."""
+    """A number lies between two holes that are large enough only together."""
     size = 16_000
     with coop.budget(4 * 4 * size + 1024) as memory:
         evictable = torch.full((size // 2,), 2.0)

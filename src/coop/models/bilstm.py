@@ -15,7 +15,8 @@ class BiLSTM(nn.Module):
         self.classifier = nn.Linear(2 * hidden, classes)
 
     def forward(self, sequence: Tensor) -> Tensor:
-        """`sequence` is time x batch x inputs. The last states of both directions are classified."""
+        """`sequence` is time x batch x inputs. The last states of both directions are
+        classified."""
         steps = sequence.unbind(0)
         ends = [self._run(self.forwards, steps), self._run(self.backwards, steps[::-1])]
         logits: Tensor = self.classifier(torch.cat(ends, 1))

@@ -51,7 +51,7 @@ def _resnet(shape: dict[str, Any], classes: int) -> Callable[[], nn.Module]:
         model = transformers.ResNetForImageClassification(transformers.ResNetConfig(**shape, num_labels=classes))
         for module in model.modules():
             if isinstance(module, nn.ReLU):
-                module.inplace = True  # as everywhere else that ResNets are trained
+                module.inplace = True  # as is usual for ResNets
         return _training(model)
 
     return build
@@ -128,7 +128,7 @@ def gpt(small: bool) -> Network:
             n_embd=width,
             n_layer=layers,
             n_head=heads,
-            activation_function="gelu_pytorch_tanh",  # the same as its own, in one op as GPUs do it
+            activation_function="gelu_pytorch_tanh",  # the same function, in one op as on GPUs
             use_cache=False,
             bos_token_id=0,
             eos_token_id=0,
@@ -141,7 +141,8 @@ def gpt(small: bool) -> Network:
 
     def loss(model: nn.Module, inputs: Inputs) -> Tensor:
         words = inputs[0]
-        # Given in full, or transformers would look for packed sequences, at values that fake tensors do not have.
+        # Given in full, or transformers would look for packed sequences, at values that fake
+        # tensors do not have.
         mask = torch.full((1, 1, length, length), torch.finfo(torch.float32).min).triu(1)
         following = nn.functional.pad(words[:, 1:], (0, 1), value=-100)
         logits = model(words, attention_mask=mask).logits
@@ -151,7 +152,7 @@ def gpt(small: bool) -> Network:
 
 
 def _plain(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """SGD without momentum, for which small devices have no room."""
+    """SGD without momentum: small devices have no room for it."""
     return torch.optim.SGD(parameters, lr=1e-2, foreach=False)
 
 

@@ -56,7 +56,8 @@ class Block(nn.Module):
 
 class Supernet(nn.Module):
     def __init__(self, stages: list[tuple[int, int, int]], stem: int, head: int, classes: int, seed: int = 0) -> None:
-        """`stages` are (layers, channels, stride of the first layer). The seed is that of the paths."""
+        """`stages` are (layers, channels, stride of the first layer). The seed is that of the
+        paths."""
         super().__init__()
         self.stem = nn.Sequential(nn.Conv2d(3, stem, 3, padding=1, bias=False), nn.BatchNorm2d(stem), nn.ReLU(True))
         self.layers = nn.ModuleList()

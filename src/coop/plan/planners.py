@@ -1,7 +1,7 @@
 """The planners by name, and `solve`, which asks one of them.
 
-A planner runs on a thread of its own, so that whoever called sees how it goes and can stop it.
-Ctrl-C stops it too, and the best plan so far is kept. Then the plan gets its addresses, once.
+A planner runs on a thread of its own, so that the caller can watch its progress and stop it. Ctrl-C
+stops it too, and the best plan so far is kept. Then the addresses of the plan are solved, once.
 """
 
 import importlib
@@ -13,7 +13,7 @@ from typing import Any
 from coop.plan.model.graph import Graph, from_trace
 from coop.plan.model.plan import Plan, PlanError, floor
 from coop.plan.model.schedule import peak_of
-from coop.plan.running.packing import PATIENCE, place
+from coop.plan.running.packing import PATIENCE, with_addresses
 from coop.plan.search.coarse import in_the_coarse
 from coop.plan.search.search import Progress, Search
 from coop.sizes import format_bytes, parse_budget
@@ -35,7 +35,7 @@ PLANNERS = tuple(_FUNCTIONS)
 _COARSE = ("checkmate", "checkmate-lp", "moccasin")
 """Their programs grow faster than the graph."""
 BASELINES = ("keep-all", "chen-sqrt", "chen-greedy", "treeverse")
-"""They take no time to speak of."""
+"""They finish at once."""
 
 
 _PATIENCE = 60.0  # seconds: not every solver stops at once
@@ -67,7 +67,7 @@ def solve(
     placed: list[Plan] = []
 
     def work(search: Search) -> None:
-        placed.append(place(found, search, patience=min(PATIENCE, time_limit)))
+        placed.append(with_addresses(found, search, patience=min(PATIENCE, time_limit)))
 
     failure = _run(search, work, {}, report)
     if failure is not None:
@@ -76,8 +76,8 @@ def solve(
 
 
 def solve_sequence(graph: Graph, budget: int, planner: str, *, time_limit: float) -> list[int]:
-    """The nodes in the order in which the best plan computes them: for who needs no addresses.
-    Raises PlanError."""
+    """The nodes in the order in which the best plan computes them: for callers that need no
+    addresses. Raises PlanError."""
     return _solve(graph, budget, planner, time_limit, 2, None, {})[1].sequence()
 
 
@@ -153,9 +153,9 @@ def _function(planner: str) -> Callable[..., None]:
 def _run(
     search: Search, function: Callable[..., None], options: dict[str, Any], report: Callable[[Progress], None] | None
 ) -> Exception | None:
-    """What the planner failed with, if it did."""
+    """The planner's exception, if it raised one."""
     failures: list[Exception] = []
-    # Not join: a thread whose join was interrupted may say that it has ended when it has not.
+    # Not join: a thread whose join was interrupted may report that it has ended when it has not.
     done = threading.Event()
 
     def work() -> None:

@@ -1,4 +1,4 @@
-"""What all pictures share: matplotlib, if it is installed, colours that are easy to tell apart,
+"""What all pictures share: matplotlib, if it is installed, colours that are easy to distinguish,
 and how files are written."""
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ ORANGE, RED, PURPLE, BLACK, GREY = "#E69F00", "#D55E00", "#CC79A7", "#000000", "
 # Transfers to the swap tier and back, in every picture.
 OUT, IN = "#5C2694", "#AC80DE"
 
+# A policy that has no line here takes one of the spare styles.
 _LINES: dict[str, tuple[str, str]] = {
     "coop": (BLUE, "o"),
     "coop-paper": (SKY, "D"),

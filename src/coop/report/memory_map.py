@@ -1,13 +1,13 @@
-"""The memory map: the arena over time as a picture. Address goes up, time to the right, the colour
-tells what lies there.
+"""The memory map: a picture of the arena over time. The vertical axis is the address, the
+horizontal axis the time, and the colour shows what lies there.
 
     with coop.budget("4GiB", events=True) as memory:
         train_one_step()
         coop.report.memory_map.draw(memory.events(), memory.stats().budget, "map.png")
 
-Blocks are painted into an array of pixels, so that a hundred thousand of them take a moment, in
-PNG and SVG alike. Below the arena, strips tell when ops ran again, when the link to the swap tier
-was busy, and when the program waited for it.
+Blocks are painted into an array of pixels, so a hundred thousand of them are drawn quickly, in PNG
+and in SVG. Below the arena, strips show when ops ran again, when the link to the swap tier was
+busy, and when the program waited for it.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def paint(run: Timeline, budget: int, longest: float, width: int = WIDTH, height
         low, high = rows(span.offset, span.bytes)
         colour = np.array(_COLOURS[span.kind], dtype=np.uint8)
         image[low:high, left:right] = colour
-        if high - low >= 4 and right > left:  # an edge: neighbours of one kind can be told apart
+        if high - low >= 4 and right > left:  # an edge: it separates neighbours of one kind
             image[high - 1, left:right] = colour // 4 * 3
     thick = max(2, width // 700)
     for transfer in run.transfers:
@@ -203,8 +203,8 @@ def _order(mark: Mark) -> int:
 
 
 def _with_scratch(run: Timeline) -> list[Span]:
-    """The spans to draw, in order. Scratch comes and goes between two ticks of the clock, so it is
-    shown until the next."""
+    """The spans to draw, in order. Scratch is allocated and freed between two ticks of the clock,
+    so it is shown until the next."""
     ticks = np.unique([span.start for span in run.spans] + [span.end for span in run.spans])
     scratch = []
     for span in run.spans:

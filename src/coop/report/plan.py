@@ -3,8 +3,7 @@
 Time goes to the right, in computations. Above, bytes in memory and the budget. Below, one line for
 each node, in the order of the program: dark where it runs for the first time, red where it runs
 again, and light blue while something that it made is in memory, as in Checkmate's figures. Where
-the plan pages, triangles tell when something that the node made is written out and when it is read
-back.
+the plan pages, triangles show when an output of the node is written out and when it is read back.
 """
 
 from pathlib import Path

@@ -1,8 +1,8 @@
 """Points of a comparison: one run of the simulator, and the file that holds its result.
 
-A file is written under another name and renamed, so that it is complete or absent. It holds stamps
-of the trace and of the engine that it was computed with. A result for another trace, another
-engine or other settings is stale, and is computed again.
+A file is written under another name and then renamed, so it is complete or absent. It holds stamps
+of the trace and of the engine of the run. A result for another trace, another engine or other
+settings is stale, and is computed again.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""Rebuilds the arena over time from nothing but the events.
+"""Rebuilds the arena over time from the events alone.
 
 A source is a storage that was never recorded, or was committed since. Recorded storages are
 expensive or cheap by the density of their op's cost, with Otsu's threshold over all of them, as in
@@ -17,8 +17,6 @@ from coop.report.timeline import Kind, Mark, Span, Timeline, Transfer, union
 BINS = 96
 MOST_SPANS = 1 << 21
 """The most spans that one timeline holds: no picture can show more."""
-_ELSEWHERE = ("search", "shortage", "ran", "write", "read", "price", "idle")
-"""Events that change nothing in the arena."""
 
 
 def rebuild(events: Iterable[Event], by: str = "time", since: float = 0.0, until: float = math.inf) -> Timeline:
@@ -66,9 +64,9 @@ class _Known:
     expensive: bool = False
     held: bool = True
     copied: bool = False
-    """As far as known, a copy is in the tier: events do not tell when it becomes invalid."""
-    left: Mark | None = None
-    """When it was last evicted, if it was held then."""
+    """As far as known, a copy is in the tier. No event says when it becomes invalid."""
+    last_exit: Mark | None = None
+    """The mark of its last eviction, if it was held then."""
 
     @property
     def kind(self) -> Kind:
@@ -111,12 +109,13 @@ class _Arena:
             self.time = event.time
             if not self.keeping and self.time >= self.since:
                 self._begin()
-            if event.kind in _ELSEWHERE:
+            handle = getattr(self, f"_on_{event.kind}", None)
+            if handle is None:  # it changes nothing in the arena
                 continue
             self._tick(event)
             self._note_first(event)
             try:
-                getattr(self, f"_{event.kind}")(event)
+                handle(event)
             except KeyError:
                 raise ValueError(
                     f"a {event.kind} at offset {event.offset}, where nothing was: the events do not begin "
@@ -153,7 +152,7 @@ class _Arena:
         return made
 
     def _note_first(self, event: Event) -> None:
-        """Sources from before the first result: parameters and the like."""
+        """Sources from before the first recorded op, such as parameters."""
         if self.before_ops is None:
             return
         if event.kind != "record":
@@ -217,13 +216,13 @@ class _Arena:
 
     # --- one for each kind of event -------------------------------------------------------------
 
-    def _place(self, event: Event) -> None:
+    def _on_place(self, event: Event) -> None:
         self.places[event.offset] = Span(Kind.raw, 0, event.offset, event.bytes, self.now, self.now)
         # A block whose storage dies while it is written stays with the transfer.
         same = self.freed and self.freed[:2] == (event.offset, event.bytes) and self.freed[3] == self.time
         self.blocks[event.offset] = self.freed[2] if self.freed and same else self.now
 
-    def _bind(self, event: Event) -> None:
+    def _on_bind(self, event: Event) -> None:
         before = self.places[event.offset]
         if not event.storage:
             self._become(event.offset, Kind.raw, 0)
@@ -236,52 +235,52 @@ class _Arena:
             self.storages[before.storage] = _Known()
         self._become(event.offset, self._known(event.storage).kind, event.storage)
 
-    def _record(self, event: Event) -> None:
+    def _on_record(self, event: Event) -> None:
         known = self._known(event.storage)
         known.recorded, known.copied = True, False
         self.recorded.add(event.storage)
         known.expensive = event.value <= 0 or not event.bytes or event.value / event.bytes >= self.threshold
         self._show(event)
 
-    def _commit(self, event: Event) -> None:
+    def _on_commit(self, event: Event) -> None:
         self._known(event.storage).recorded = False
         self._show(event)
 
-    def _die(self, event: Event) -> None:
+    def _on_die(self, event: Event) -> None:
         self._known(event.storage).held = False
         self._show(event)
 
-    def _evict(self, event: Event) -> None:
+    def _on_evict(self, event: Event) -> None:
         self._close(self.places.pop(event.offset))
         known = self._known(event.storage)
-        known.left = None
+        known.last_exit = None
         if known.held:
             with_copy = known.copied or not known.recorded
-            known.left = self._mark("leave" if with_copy else "evict", event)
+            known.last_exit = self._mark("leave" if with_copy else "evict", event)
 
-    def _restore(self, event: Event) -> None:
-        # One that was never seen before is the old version of something overwritten in place: made
-        # by some op, held by nobody.
+    def _on_restore(self, event: Event) -> None:
+        # A storage that was never seen before is the old version of one that was overwritten in
+        # place: an op made it, and nobody holds it.
         known = self.storages.setdefault(event.storage, _Known(recorded=True, expensive=True, held=False))
         raw = self._become(event.offset, known.kind, event.storage)
         if self.keeping:
             self.made.recomputing.append((max(raw.start, self.made.start), self.now))
         self._mark("restore", event)
-        if known.left:
-            known.left.kind = "evict"
+        if known.last_exit:
+            known.last_exit.kind = "evict"
         known.copied = False
 
-    def _in(self, event: Event) -> None:
+    def _on_in(self, event: Event) -> None:
         known = self._known(event.storage)
         raw = self._become(event.offset, known.kind, event.storage)
         raw.kind = Kind.arriving
         self._transfer("in", event)
         self._mark("in", event)
-        if known.left:
-            known.left.kind = "leave"
+        if known.last_exit:
+            known.last_exit.kind = "leave"
         known.copied = True
 
-    def _out(self, event: Event) -> None:
+    def _on_out(self, event: Event) -> None:
         if event.offset not in self.places:
             raise KeyError
         self._transfer("out", event)
@@ -298,7 +297,7 @@ class _Arena:
             Transfer(direction, event.offset, event.bytes, max(start, first), self.now, max(waiting, self.made.start))
         )
 
-    def _move(self, event: Event) -> None:
+    def _on_move(self, event: Event) -> None:
         origin = int(event.value)
         before = self.places.pop(origin)
         self._close(before)
@@ -307,15 +306,15 @@ class _Arena:
         self.blocks[event.offset] = self.now
         self._mark("move", event, origin)
 
-    def _free(self, event: Event) -> None:
+    def _on_free(self, event: Event) -> None:
         self._close(self.places.pop(event.offset))
         self.freed = event.offset, event.bytes, self.blocks.pop(event.offset, self.now), self.time
         self.storages.pop(event.storage, None)
         if not self.keeping:
             self.recorded.discard(event.storage)
 
-    def _plan_adopted(self, event: Event) -> None:
+    def _on_plan_adopted(self, event: Event) -> None:
         if self.keeping:
             self.made.plans.append((event.kind, self.now))
 
-    _plan_lost = _plan_adopted
+    _on_plan_lost = _on_plan_adopted

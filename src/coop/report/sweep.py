@@ -1,8 +1,8 @@
 """The sweep: many points, played in parallel processes or on the workers of a cluster. Each result
 is kept as soon as it exists.
 
-A point with a valid file is not played again: a sweep that was interrupted goes on where it
-stopped. Points come network by network, and a process keeps the network that it played last.
+A point with a valid file is not played again: an interrupted sweep continues where it stopped.
+Points come network by network, and a process keeps the network that it played last.
 """
 
 import contextlib
@@ -167,7 +167,7 @@ def figures_of(result: Simulation) -> Figures:
 def lowest(play: Callable[[float], Simulation], floor: float) -> Figures:
     """Walks down from ratio 1 until a budget is not enough, then halves the last step.
 
-    So every ratio tried above the result works: a lucky one far below does not count. Nothing
+    So every ratio tried above the result works: a single success far below does not count. Nothing
     below the floor is tried.
     """
     tried: dict[float, str] = {}

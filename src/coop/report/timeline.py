@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 class Kind(enum.IntEnum):
     """What a part of the arena holds.
 
-    Dead storages are held by nobody, and kept while there is room. Passing ones are sources that
-    appeared after the first recorded op and were gone before the end: mostly gradients. An
-    arriving storage is being read back by a transfer.
+    Dead storages are not held, and are kept while there is room. Passing ones are sources that
+    appeared after the first recorded op and were gone before the end: mostly gradients. An arriving
+    storage is being read back by a transfer.
     """
 
     free = 0

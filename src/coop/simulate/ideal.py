@@ -2,8 +2,8 @@
 (csrc/simulate/ideal.h).
 
 It differs from the engine so that its figures can be compared with published ones: no
-fragmentation, eager eviction, in-place ops copied on write, everything can run twice, and a clock
-that starts at 1.
+fragmentation, eager eviction, copy on write for in-place ops, every op can run twice, and the clock
+starts at 1.
 """
 
 from dataclasses import dataclass

@@ -3,8 +3,8 @@
 Jain et al., "Checkmate: Breaking the memory wall with optimal tensor rematerialization", MLSys
 2020, sections 4 (the program) and 5 (its relaxation, rounded).
 
-A step of n nodes has n stages. In stage t nodes are run again, in order and each at most once, and
-then node t runs for the first time. The cost of all runs is minimised. Variables:
+A step of n nodes has n stages. In stage t, nodes are run again in order, each at most once. Then
+node t runs for the first time. The cost of all runs is minimised. Variables:
 
     R[t,k]      node k runs in stage t
     S[t,v]      value v is in memory when stage t begins
@@ -21,16 +21,16 @@ Constraints:
     h F[t,v,k] <= h - (1 - R[t,k]) - S[t+1,v] - sum over j of R[t,j], h: the number of these hazards
 
 What differs: sources are counted once, and only while they are in memory. Outputs of one node are
-values of their own. What an op overwrites is gone, and its bytes are used again. Scratch counts
-while its node runs. Nodes that cannot be run again are not. One more stage brings back what
-outlives the step. The published model counts a value twice if it is made while it is in memory;
-here it is not made then.
+values of their own. A value that an op overwrites is gone, and its bytes are reused. Scratch counts
+while its node runs. Some nodes cannot be run again. One more stage brings back what outlives the
+step. The published model counts a value twice if it is computed while it is in memory; here it is
+not computed then.
 
 `checkmate` solves the program exactly. `rounded` rounds the relaxation at several thresholds and
 for several shares of the budget, and checks each result: published roundings were over the budget
-by up to 54 %. `relaxed` is the bound of the relaxation alone. Not done: randomised rounding.
-All are for small graphs: the program grows with n (n + m). Memory is counted by U, because the
-program's unknowns are no schedule; what comes of them is checked.
+by up to 54 %. `relaxed` is the bound of the relaxation alone. Not done: randomised rounding. All
+are for small graphs: the program grows with n (n + m). Memory is counted by U, because the
+program's unknowns are no schedule; the resulting plan is checked.
 """
 
 import math
@@ -42,7 +42,7 @@ from coop.plan.model.schedule import prune
 from coop.plan.search.greedy import greedy
 from coop.plan.search.search import Search
 
-_LARGEST = 4_000_000  # coefficients: some minutes for the relaxation alone
+_LARGEST = 4_000_000  # coefficients: the relaxation alone takes some minutes
 _THRESHOLDS = tuple(i / 10 for i in range(1, 10))
 _MARGINS = (0.9, 0.95, 0.85, 1.0, 0.8)
 """Shares of the budget at which the relaxation is rounded. The paper has the first."""
@@ -56,14 +56,14 @@ def checkmate(search: Search) -> None:
     model = _Model(search)
     _start(search)
     search.stage = "relaxation"
-    relaxed(search, seconds=search.left(0.3), model=model)
+    relaxed(search, seconds=search.seconds_left(0.3), model=model)
     if search.proven:
         return
     search.stage = "rounding"
     _round(search, model, _MARGINS[:1])
     search.stage = "branch and bound"
     model.make_whole()
-    result = model.linear.run(search, search.left())
+    result = model.linear.run(search, search.seconds_left())
     least = float(result.termination.objective_bounds.dual_bound) * model.linear.scale
     if math.isfinite(least):
         search.raise_bound(search.graph.cost * (1 - _SLACK) + least)
@@ -82,7 +82,7 @@ def rounded(search: Search) -> None:
     search.stage = "relaxation"
     search.about["bound"] = _FORM
     model = _Model(search)
-    relaxed(search, seconds=search.left(0.5), model=model)
+    relaxed(search, seconds=search.seconds_left(0.5), model=model)
     search.stage = "rounding"
     _round(search, model, _MARGINS)
     if search.duration is None:
@@ -92,7 +92,7 @@ def rounded(search: Search) -> None:
 
 
 def relaxed(search: Search, *, seconds: float, model: "_Model | None" = None) -> float | None:
-    """The least duration that the relaxation allows, nanoseconds; the search's bound as well.
+    """Nanoseconds: the least duration that the relaxation allows. Also raises the search's bound.
     None: not found in time."""
     model = model or _Model(search)
     least = model.linear.least(search, seconds)
@@ -114,10 +114,10 @@ def _start(search: Search) -> None:
 
 def _round(search: Search, model: "_Model", margins: Iterable[float]) -> None:
     for margin in margins:
-        if not search.left():
+        if not search.seconds_left():
             return
         model.limit(margin)
-        values = model.linear.values(model.linear.run(search, search.left(0.5)))
+        values = model.linear.values(model.linear.run(search, search.seconds_left(0.5)))
         if values is None:
             continue
         for threshold in _THRESHOLDS:
@@ -141,14 +141,14 @@ class _Model:
         self.runs: list[dict[int, int]] = []
         """For each stage, nodes that may be run again in it: R."""
         self.starts: list[dict[int, int]] = []
-        """For each stage, values that may be there when it begins: S."""
+        """For each stage, values that may be in memory when it begins: S."""
         for t in self.stages:
             again = [k for k in range(t) if self.graph.repeatable(k, t)]
             self.runs.append({k: self.linear.variable(0, 1, nodes[k].cost) for k in again})
             self.starts.append({v: self.linear.variable(0, 1, 0) for v, value in enumerate(values) if value.node < t})
         self.whole = len(self.linear.costs)
-        """Variables before this are whole in the exact program; with F <= R, the others are then
-        as well."""
+        """Variables before this are integers in the exact program. With F <= R, the others then are
+        too."""
         self.frees: list[tuple[int, int]] = []
         self.room: list[tuple[int, int]] = []
         """Variables of bytes, and the bytes of sources beside them."""
@@ -157,8 +157,8 @@ class _Model:
             self._add_memory(t)
 
     def _there(self, t: int, value: int) -> list[tuple[int, float]] | None:
-        """What has to be 1 for a value to be read in a stage. None: it is made there for the first
-        time."""
+        """The variables of which one has to be 1 for a value to be read in a stage. None: it is
+        computed there for the first time."""
         maker = self.graph.values[value].node
         if maker >= t:
             return None
@@ -172,7 +172,7 @@ class _Model:
         for k, run in self.runs[t].items():
             for value in nodes[k].inputs:
                 row([*(self._there(t, value) or ()), (run, -1.0)], low=0.0)
-            if len(nodes[k].outputs) == 1:  # nobody makes what is there
+            if len(nodes[k].outputs) == 1:  # a value in memory is not computed again
                 row([(run, 1.0), (self.starts[t][nodes[k].outputs[0]], 1.0)], high=1.0)
         wanted = nodes[t].inputs if t < len(nodes) else [v for v, value in enumerate(values) if value.kept]
         for value in wanted:
@@ -208,7 +208,7 @@ class _Model:
                 if run is None or len(node.outputs) == 1:
                     more += sizes[v]
                     continue
-                made = linear.variable(0, 1, 0)  # it was not there: of several outputs some may be
+                made = linear.variable(0, 1, 0)  # it was not in memory; of several outputs, some may be
                 linear.row([(made, 1.0), (self.starts[t][v], 1.0), (run, -1.0)], low=0.0)
                 terms.append((made, sizes[v]))
             if run is None:
@@ -247,7 +247,7 @@ class _Model:
                 hazards.append((self.runs[t][j], 1.0))
         for hazard in hazards:
             linear.row([(free, 1.0), hazard], high=1.0)
-        if run is not None:  # all together, as in the paper: the relaxation is to be the published one
+        if run is not None:  # all together, as in the paper, so that the relaxation is the published one
             self.frees.append((free, run))
             most = len(hazards) + 1.0
             linear.row([(free, most), (run, -1.0), *hazards], high=most - 1)
@@ -264,11 +264,11 @@ class _Model:
             self.linear.highs[level] = max((share * self.budget - base) / max(self.budget, 1), 0.0)
 
     def sequence(self, found: list[float], threshold: float) -> list[int]:
-        """What is in memory at the beginning of each stage is rounded; what has to run then is the
-        least that makes it so."""
+        """Rounds what is in memory at the beginning of each stage, and runs the fewest nodes that
+        give that."""
         nodes, values, graph = self.graph.nodes, self.graph.values, self.graph
         there = [{v for v, start in starts.items() if found[start] > threshold} for starts in self.starts]
-        for t in range(len(nodes)):  # nothing is there that was neither there nor can be made
+        for t in range(len(nodes)):  # a value that was not in memory and cannot be computed is not there
             for v in list(there[t + 1]):
                 if v not in there[t] and values[v].node < t and not graph.repeatable(values[v].node, t):
                     there[t + 1].discard(v)

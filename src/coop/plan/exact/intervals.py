@@ -1,12 +1,12 @@
-"""The model of moccasin.py: integers for when values come and go, for OR-tools CP-SAT.
+"""The model of moccasin.py: integers for when values enter and leave memory, for OR-tools CP-SAT.
 
-A time is a stage and a place in it: constraint 1 there. An interval of a value begins with a run
-of its node, or by bringing it in, and ends after a reader. If the plan to start from runs a node
-more than C times, the node may run that often. So that plan is always a solution, and the best
+A time is a stage and a position in it (constraint 1 there). An interval of a value begins with a
+run of its node, or by bringing it in, and ends after a reader. If the plan to start from runs a
+node more than C times, the node may run that often. So that plan is always a solution, and the best
 solution is no worse than the best one with C.
 
-Memory is stated here as a constraint, because integers that are not known yet are no schedule. Of
-the plan to start from, the timeline says who is in memory when.
+Memory is written here as a constraint, because unknown integers are no schedule. For the plan to
+start from, the timeline gives the values in memory.
 """
 
 import math
@@ -25,9 +25,9 @@ _MANY = 300  # ends of an interval that are listed one by one; more are a range
 
 
 def wanted(graph: Graph, reach: int) -> list[set[int]]:
-    """For each node, the stages in which what it makes may be wanted again: where a reader runs
-    for the first time (reach 1), where a reader of a reader does (2), and so on; 0: in all that
-    follow. A node that makes nothing is never wanted again."""
+    """For each node, the stages in which its outputs may be needed again: where a reader runs for
+    the first time (reach 1), where a reader of a reader does (2), and so on; 0: in all later
+    stages. A node without outputs is never needed again."""
     count = len(graph.nodes)
     if reach == 0:
         return [set(range(at + 1, count + 1)) if node.outputs else set() for at, node in enumerate(graph.nodes)]
@@ -44,8 +44,8 @@ def _clock(stage: int, node: int) -> int:
 
 
 class _Span(NamedTuple):
-    """An interval of a value, or the time at which a node runs. What is fixed is a number, and
-    None is always true."""
+    """An interval of a value, or the time at which a node runs. A fixed time is a number. None:
+    always true."""
 
     start: Any
     end: Any
@@ -61,8 +61,8 @@ class Intervals:
     def __init__(
         self, search: Search, intervals: int, reach: int, steps: Sequence[Step], *, soft: bool = False
     ) -> None:
-        """`soft`: the objective is memory, not the duration. Where the steps run nodes again, they
-        may."""
+        """`soft`: the objective is memory, not the duration. Reruns of `steps` are always
+        allowed."""
         self.search, self.graph = search, search.graph
         self.cp = cp_model()
         self.model: Any = self.cp.CpModel()
@@ -125,7 +125,7 @@ class Intervals:
             self._order(value)
 
     def _ends(self, number: int, starts: Sequence[int]) -> list[int]:
-        """When intervals of a value can end: after a reader. All of it, if there are many."""
+        """When intervals of a value can end: after a reader. If there are many, a whole range."""
         value = self.graph.values[number]
         first = _clock(value.node, value.node)
         found = {first + 1, *(time + 1 for time in starts)}
@@ -260,7 +260,7 @@ class Intervals:
         """The best steps, these if there are no others, and whether no solution is better."""
         self._hint(steps)
         heard = (lambda value: self.search.offer_steps(self._steps(value))) if self.fits else None
-        # Linear relaxations say next to nothing of intervals, and take their time.
+        # Linear relaxations give weak bounds for intervals, and are slow.
         solver, status = run_cp(self.search, self.model, seconds=seconds, heard=heard, linearization_level=0)
         if status not in (self.cp.OPTIMAL, self.cp.FEASIBLE):
             return steps, False
@@ -287,7 +287,7 @@ class Intervals:
         return complete(self.graph, [step for _, step in sorted(events)])
 
     def _node(self, moment: Moment) -> int:
-        """That runs, or makes what is brought in."""
+        """The node that runs, or that makes the value that is brought in."""
         return moment.number if moment.kind == "compute" else self.graph.values[moment.number].node
 
     def _hint(self, steps: Sequence[Step]) -> None:
@@ -328,14 +328,15 @@ class Intervals:
         timeline = Timeline(self.graph, complete(self.graph, steps))
         starts = {moment.at: _clock(moment.stage, self._node(moment)) for moment in timeline.moments}
         times: list[int] = []
-        """Of each step, and of the end. What is freed leaves right after the moment before."""
+        """The time of each step, and of the end. A value that is freed leaves right after the
+        moment before."""
         now = 0
         for at in range(len(timeline.steps)):
             now = starts.get(at, now)
             times.append(now + (at not in starts))
         times.append(self.last + 1)
         found: list[list[_Stay]] = [[] for _ in self.graph.values]
-        for value, begin, end in timeline.stays():
+        for value, begin, end in timeline.residencies():
             found[value].append(_Stay(times[begin], times[end], timeline.steps[begin][0] == "in"))
         return found
 

@@ -14,14 +14,15 @@ Constraints:
 3. Memory is one cumulative constraint.
 
 Two phases: first memory alone is minimised, down to the budget (not needed if greedy.py finds a
-plan), then the duration. Runs are allowed first only where a reader runs for the first time, then
-also where a reader may run again, then everywhere, each time from the best plan so far.
+plan), then the duration. At first, reruns are allowed only where a reader runs for the first time;
+then also where a reader may run again; then everywhere. Each phase starts from the best plan so
+far.
 
 What differs: nodes may make several values (one start, an end for each), overwrite what they read
-(its interval ends as theirs begins), and be impossible to run again, always or from some node on.
-Scratch, sources as they come and go, and values that outlive the step are counted. Memory counts
-while nodes run again as at any other time. Bytes and costs are divided by their greatest common
-divisor, so nothing is rounded.
+(its interval ends as theirs begins), and some cannot be run again, at all or from some node on.
+Scratch, sources as they come and go, and values that outlive the step are counted. Memory also
+counts while nodes run again. Bytes and costs are divided by their greatest common divisor, so
+nothing is rounded.
 
 Paging, as in the published code: an interval may begin by bringing the value in, which needs no
 inputs. Its transfers are part of the duration. What goes to storage stays there and must fit.
@@ -41,10 +42,10 @@ from coop.sizes import format_bytes
 from coop.trace.paging import Paging
 
 HOST = Paging(in_latency=1e-5, in_bandwidth=1.2e10, out_latency=1e-5, out_bandwidth=1.2e10)
-"""Memory behind 16 lanes of PCIe 3: what paging means if nothing else is said."""
+"""Memory behind 16 lanes of PCIe 3: the default for paging."""
 
 _REACHES = {1: "where a reader runs", 2: "where a reader may run again", 0: "everywhere"}
-"""How many readers away nodes may run again; 0: no limit."""
+"""How many readers away a node may run again; 0: no limit."""
 
 
 def moccasin(search: Search, *, intervals: int = 2, paging: Paging | bool | None = None) -> None:
@@ -54,15 +55,15 @@ def moccasin(search: Search, *, intervals: int = 2, paging: Paging | bool | None
     steps, fits = _start(search)
     for reach, where in _REACHES.items():
         share = 1.0 if reach == 0 else 0.5
-        if not fits and search.left():
+        if not fits and search.seconds_left():
             search.stage = f"memory, runs again {where}"
             model = Intervals(search, intervals, reach, steps, soft=True)
-            steps, _ = model.run(search.left(share), steps)
+            steps, _ = model.run(search.seconds_left(share), steps)
             fits = model.fits
-        if fits and search.left() and not search.proven:
+        if fits and search.seconds_left() and not search.proven:
             search.stage = f"duration, runs again {where}"
             model = Intervals(search, intervals, reach, steps)
-            steps, optimal = model.run(search.left(share), steps)
+            steps, optimal = model.run(search.seconds_left(share), steps)
             if reach == 0 and model.bound:
                 search.about["model_bound"] = model.bound
             if reach == 0 and optimal:

@@ -14,7 +14,7 @@ from typing import Any
 from coop.plan.search.search import Search
 
 Value = Callable[[Any], int]
-"""Of a variable, in a solution."""
+"""The value of a variable in a solution."""
 
 
 class MissingSolver(ImportError):
@@ -57,14 +57,14 @@ _SENTENCE = (
 def run_cp(
     search: Search | None, model: Any, *, seconds: float, heard: Callable[[Value], Any] | None = None, **parameters: Any
 ) -> tuple[Any, Any]:
-    """The solver after it has run, and its status. `heard` is called with each better solution:
-    what a variable is in it."""
+    """The solver after it has run, and its status. `heard` is called with each better solution: a
+    function that gives the value of a variable."""
     cp = cp_model()
     solver = cp.CpSolver()
     solver.parameters.max_time_in_seconds = max(seconds, 0.01)
     if search is not None:
         solver.parameters.num_workers = search.workers
-    solver.parameters.catch_sigint_signal = False  # whoever called says stop
+    solver.parameters.catch_sigint_signal = False  # the caller has stopped the search
     for name, value in parameters.items():
         setattr(solver.parameters, name, value)
 
@@ -78,7 +78,7 @@ def run_cp(
 
 
 class Linear:
-    """A linear or mixed-integer program, written down row by row: the least of a sum of costs."""
+    """A linear or mixed-integer program, built row by row. It minimises a sum of costs."""
 
     def __init__(self) -> None:
         self.costs: list[float] = []
@@ -134,19 +134,18 @@ class Linear:
             return opt.solve(model, kind, params=parameters, model_params=hints, interrupter=interrupter)
 
     def least(self, search: Search, seconds: float, **more: Any) -> float | None:
-        """What no solution costs less than. None: not known in time. Infinity: there is no
-        solution."""
+        """No solution costs less. None: not known in time. Infinity: there is no solution."""
         opt = math_opt()
         result = self.run(search, seconds, **more)
         if result.termination.reason == opt.TerminationReason.INFEASIBLE:
             return math.inf
         if result.termination.reason != opt.TerminationReason.OPTIMAL and not any(self.whole):
-            return None  # what a linear solver says before its end is no bound
+            return None  # before it ends, a linear solver has no bound
         least = float(result.termination.objective_bounds.dual_bound)
         return least * self.scale if math.isfinite(least) else None
 
     def values(self, result: Any) -> list[float] | None:
-        """Of the variables, in the best solution found. None: there is none."""
+        """The values of the variables in the best solution found. None: there is none."""
         if not result.solutions or result.solutions[0].primal_solution is None:
             return None
         found = [0.0] * len(self.costs)

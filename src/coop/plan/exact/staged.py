@@ -4,16 +4,15 @@ As in Checkmate (Jain et al., MLSys 2020, section 4; see checkmate.py) a step ha
 nodes. In stage t some nodes are run again, in order and each once, and then node t runs for the
 first time. One more stage is the end. What differs:
 
-- Whether a node is run again is asked only at given places (node, stage): where one of its readers
-  runs for the first time, where a known plan does it, or everywhere. With all places the model is
-  exact.
-- Whether a value is kept is asked for gaps, not for stages: between two stages where it may be
-  read or made.
-- Memory is bounded while the stage's own node runs. While something is made again it is bounded
-  only where a solution was seen to exceed the budget; then the model is solved again.
-- What an op overwrites is gone, and its bytes count once.
+- There are Booleans only for given reruns (node, stage): where a reader of the node runs for the
+  first time, where a known plan has a rerun, or everywhere. With all reruns the model is exact.
+- There is a Boolean for keeping a value in each gap, not in each stage. A gap lies between two
+  stages where the value may be read or made.
+- Memory is bounded while the stage's own node runs. During a rerun it is bounded only where a
+  solution has exceeded the budget; then the model is solved again.
+- A value that an op overwrites is gone, and its bytes count once.
 
-Memory is stated here as constraints, because Booleans are no schedule. Of a solution, the timeline
+Memory is written here as constraints, because Booleans are no schedule. The timeline of a solution
 says where it exceeds the budget.
 """
 
@@ -24,13 +23,12 @@ from typing import Any
 from coop.plan.exact.solvers import Value, cp_model, run_cp
 from coop.plan.model.graph import Graph
 from coop.plan.model.plan import PlanError
-from coop.plan.model.schedule import places_of, profile, sequence_of
-from coop.plan.model.timeline import Place
+from coop.plan.model.schedule import profile, reruns_of, sequence_of
+from coop.plan.model.timeline import Rerun
 from coop.plan.search.search import Search
 
 _UNITS = 100_000
-"""That the budget is counted in, and 100 times as many for the cost of the graph: small numbers
-solve faster."""
+"""Units of the budget; the cost of the graph has 100 times as many. Small numbers solve faster."""
 
 
 @dataclass(frozen=True)
@@ -38,31 +36,31 @@ class Outcome:
     sequence: list[int] | None
     """None: nothing better was found."""
     optimal: bool
-    """Among all plans with these places."""
+    """Among all plans with these reruns."""
 
 
-def near(graph: Graph) -> set[Place]:
+def near(graph: Graph) -> set[Rerun]:
     """Every node where one of its readers runs for the first time."""
     return {(n, at) for n in range(len(graph.nodes)) for at in graph.children[n] if graph.repeatable(n, at)}
 
 
-def everywhere(graph: Graph) -> set[Place]:
-    """All places that there are."""
+def everywhere(graph: Graph) -> set[Rerun]:
+    """All possible reruns."""
     count = len(graph.nodes)
     return {(n, at) for n in range(count) for at in range(n + 1, count + 1) if graph.repeatable(n, at)}
 
 
 def solve(
-    search: Search, places: Iterable[Place], *, start: Sequence[int] | None = None, seconds: float = 60.0
+    search: Search, reruns: Iterable[Rerun], *, start: Sequence[int] | None = None, seconds: float = 60.0
 ) -> Outcome:
     """The cheapest sequence with these places that fits into the budget, from `start` on if that
     is given.
 
-    Each better one on the way is offered to the search. Raises PlanError if the model shows that
+    Each better one on the way is offered to the search. Raises PlanError if the model proves that
     there is none.
     """
-    end = search.seconds + min(seconds, search.left())
-    model = Model(search.graph, search.budget, set(places))
+    end = search.seconds + min(seconds, search.seconds_left())
+    model = Model(search.graph, search.budget, set(reruns))
     while True:
         if start is not None:
             model.hint(start)
@@ -75,22 +73,22 @@ def solve(
             return Outcome(sequence, optimal)
         for node, at in exceeded:
             model.bound_while_making(node, at)
-        if search.seconds >= end or not search.left():
+        if search.seconds >= end or not search.seconds_left():
             return Outcome(None, False)
 
 
 class Model:
     """poet/model.py adds paging to it, by what `_brought` and `_brought_before` return."""
 
-    def __init__(self, graph: Graph, budget: int, places: set[Place]) -> None:
+    def __init__(self, graph: Graph, budget: int, reruns: set[Rerun]) -> None:
         self.cp = cp_model()
         self.graph, self.budget = graph, budget
         self.model: Any = self.cp.CpModel()
-        self.again: dict[Place, Any] = {place: self.model.new_bool_var("") for place in sorted(places)}
+        self.again: dict[Rerun, Any] = {rerun: self.model.new_bool_var("") for rerun in sorted(reruns)}
         self.unit = max(1, budget // _UNITS)
         count = len(graph.nodes)
         stages: list[list[int]] = [[] for _ in range(count)]
-        for again, at in sorted(places):
+        for again, at in sorted(reruns):
             stages[again].append(at)
         self.events: list[list[int]] = []
         """For each value: the stages where it may be made or read."""
@@ -120,8 +118,8 @@ class Model:
         return None
 
     def _brought_before(self, number: int, node: int, at: int) -> list[list[Any]]:
-        """The ways in which that happens before a node is run again in that stage: literals that
-        are all true."""
+        """The ways in which that happens before a rerun in that stage. Each is a list of literals
+        that are all true."""
         return []
 
     def _add_value(self, number: int) -> None:
@@ -168,7 +166,7 @@ class Model:
         return -(-size // self.unit)
 
     def bound_while_making(self, node: int, at: int) -> None:
-        """Memory is also bounded while that node is run again there."""
+        """Also bounds memory during that rerun."""
         graph, model = self.graph, self.model
         running = graph.nodes[node]
         gone = set(running.overwritten())
@@ -200,16 +198,16 @@ class Model:
         room = (self.budget - fixed) // self.unit
         model.add(sum(self._units(size) * present for size, present in sizes) <= room).only_enforce_if(here)
 
-    def exceeded(self, sequence: Sequence[int]) -> set[Place]:
-        """Where a sequence needs more than the budget while it makes something again."""
+    def exceeded(self, sequence: Sequence[int]) -> set[Rerun]:
+        """The reruns of a sequence during which it exceeds the budget."""
         return profile(self.graph, sequence).runs_over(self.budget)
 
     def hint(self, sequence: Sequence[int]) -> None:
         model = self.model
         model.clear_hints()
-        chosen = places_of(sequence)
-        for place, again in self.again.items():
-            model.add_hint(again, place in chosen)
+        chosen = reruns_of(sequence)
+        for rerun, again in self.again.items():
+            model.add_hint(again, rerun in chosen)
         at_the_start = profile(self.graph, sequence).at_the_start()
         for number, keeps in enumerate(self.keeps):
             for event, keep in zip(self.events[number][1:], keeps, strict=True):
@@ -227,4 +225,4 @@ class Model:
         return self._sequence(solver.value), status == cp.OPTIMAL
 
     def _sequence(self, value: Value) -> list[int]:
-        return sequence_of(self.graph, (place for place, again in self.again.items() if value(again)))
+        return sequence_of(self.graph, (rerun for rerun, again in self.again.items() if value(again)))

@@ -1,21 +1,21 @@
 """chen-sqrt and chen-greedy: segments of the forward pass are computed twice.
 
 Chen et al., "Training deep nets with sublinear memory cost", 2016. The forward pass is cut into
-segments. What crosses a cut is kept. Everything else in a segment is dropped after the forward
-pass has read it, is made again when the backward pass first reads it, and then stays to its last
-use. The last segment is not dropped.
+segments. Values that cross a cut are kept. All others are dropped after the forward pass has read
+them, are recomputed when the backward pass first reads them, and then stay to their last use. The
+last segment is not dropped.
 
 `sqrt` makes about sqrt(n) segments of equal bytes, whatever the budget is. `greedy` tries several
 sizes of segments (the paper's search over b) and drops as few segments as the budget allows, from
 the first on: that takes the least time.
 
-What differs: any graph will do, not only a network of layers. The forward pass ends where the most
-bytes wait to be read, and cuts are where few bytes cross. What cannot be run again is kept. A
-value that was overwritten comes back with the whole chain of nodes that made it, and no cut goes
-through such a chain.
+What differs: any graph is allowed, not only a network of layers. The forward pass ends where the
+most bytes wait to be read, and cuts are where few bytes cross. Values that cannot be recomputed are
+kept. A value that was overwritten comes back with the whole chain of nodes that made it, and no cut
+goes through such a chain.
 
-Bytes that wait or cross a cut are counted in the graph, because there is no schedule yet. Those of
-a schedule are the timeline's.
+Bytes that wait or cross a cut are counted in the graph, because there is no schedule yet. The
+memory of a schedule comes from the timeline.
 """
 
 from bisect import bisect_left, bisect_right
@@ -28,7 +28,7 @@ from math import isqrt
 from coop.plan.model.graph import Graph
 from coop.plan.model.plan import PlanError
 from coop.plan.model.schedule import peak_of, profile, prune, sequence_of
-from coop.plan.model.timeline import Place
+from coop.plan.model.timeline import Rerun
 from coop.plan.search.search import Search
 from coop.sizes import format_bytes
 
@@ -63,7 +63,7 @@ def greedy(search: Search) -> None:
     forward = Forward(search.graph)
     layers = max(sum(bytes_ > 0 for bytes_ in forward.wanted), 2)
     for i in range(_SIZES):
-        if search.duration is not None and not search.left():
+        if search.duration is not None and not search.seconds_left():
             break
         cuts = forward.cuts_of(sum(forward.wanted) / 2 / (layers / 2) ** (i / (_SIZES - 1)))
         low, high = 1, len(cuts)
@@ -100,7 +100,7 @@ class Forward:
 
     @cached_property
     def end(self) -> int:
-        """The first node that does not belong to it: there the most bytes wait to be read."""
+        """The first node after it, where the most bytes wait to be read."""
         waiting = [0] * (len(self.graph.nodes) + 2)
         for value in self.graph.values:
             if value.users:
@@ -111,7 +111,7 @@ class Forward:
 
     @cached_property
     def wanted(self) -> list[int]:
-        """For each of its nodes, bytes that it makes and somebody reads after the forward pass."""
+        """For each of its nodes, bytes that it makes and that are read after the forward pass."""
         return [
             sum(self.graph.values[v].bytes for v in node.outputs if self.late(v))
             for node in self.graph.nodes[: self.end]
@@ -148,8 +148,8 @@ class Forward:
         return [None if chain else crossing for crossing, chain in levels][: self.end]
 
     def thinnest(self, first: int, last: int, ideal: int) -> int | None:
-        """The cut in a range that the fewest bytes cross, of several the one next to the ideal.
-        None: no cut can be."""
+        """The cut in a range that the fewest bytes cross; on a tie, the one nearest to the ideal.
+        None: no cut is possible."""
         found = [
             (crossing, abs(cut - ideal), cut)
             for cut in range(max(first, 1), min(last, self.end - 1) + 1)
@@ -158,7 +158,7 @@ class Forward:
         return min(found)[2] if found else None
 
     def equal_cuts(self, segments: int) -> list[int]:
-        """Into so many segments of about equal bytes, or fewer where no cut can be."""
+        """Into so many segments of about equal bytes, or fewer where no cut is possible."""
         part = self.sums[-1] / segments
         cuts: list[int] = []
         for i in range(1, segments):
@@ -169,8 +169,8 @@ class Forward:
         return cuts
 
     def cuts_of(self, threshold: float) -> list[int]:
-        """Into segments of no more than so many bytes, and more than half of that, where cuts can
-        be."""
+        """Into segments of at most so many bytes, and more than half of that, where cuts are
+        possible."""
         cuts: list[int] = []
         begin = 0
         while self.sums[begin] + threshold < self.sums[-1]:
@@ -201,25 +201,25 @@ class Forward:
         i = bisect_right(cuts, node)
         return i < len(cuts) and any(self.reach(value) >= cuts[i] for value in self.graph.nodes[node].outputs)
 
-    def made_again(self, dropped: Iterable[int]) -> list[Place]:
-        """Where nodes are run again if these values leave: right before somebody wants them, and
-        there they stay."""
+    def made_again(self, dropped: Iterable[int]) -> list[Rerun]:
+        """The reruns if these values leave: right before their next reader. Then the values
+        stay."""
         nodes, values = self.graph.nodes, self.graph.values
         gone = set(dropped)
-        places = []
+        reruns = []
         for at in range(self.end, len(nodes)):
             stack = [value for value in nodes[at].inputs if value in gone]
             found: set[int] = set()
             while stack:
                 maker = values[stack.pop()].node
-                if maker in found or self.until[maker] < at:  # what is not made again has been kept
+                if maker in found or self.until[maker] < at:  # a value that is not recomputed has been kept
                     continue
                 found.add(maker)
                 stack += [v for v in nodes[maker].inputs if v in gone or self.graph.overwriter.get(v, at) < at]
             for node in found:
                 gone.difference_update(nodes[node].outputs)
-                places.append((node, at))
-        return places
+                reruns.append((node, at))
+        return reruns
 
     @cached_property
     def until(self) -> list[int]:
@@ -227,11 +227,10 @@ class Forward:
 
 
 def repeatable_until(graph: Graph) -> list[int]:
-    """For each node, the last node before which it can be run again if what it reads is there or
-    made again.
+    """For each node, the last node before which it can be run again, if its inputs are in memory or
+    recomputed.
 
-    An input that was overwritten is there no longer, and then its maker has to be repeatable as
-    well.
+    An input that was overwritten is no longer in memory, so its maker has to be repeatable too.
     """
     found: list[int] = []
     for node in graph.nodes:

@@ -1,4 +1,4 @@
-"""keep-all: nothing is computed twice. What a step needs by itself; no plan is faster."""
+"""keep-all: nothing is computed twice. This is the step as it is; no plan is faster."""
 
 from coop.plan.model.plan import PlanError
 from coop.plan.model.schedule import peak_of

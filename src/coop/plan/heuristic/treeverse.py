@@ -3,23 +3,23 @@
 Griewank and Walther, "Revolve", 2000, is optimal for stages of equal size and cost. Ours are not
 equal, so this is the recurrence of Beaumont et al., "Optimal checkpointing for heterogeneous
 chains", 2019, with bytes rounded to some hundred slots. best(s, t, m) is the least cost of going
-backward through stages t to s, if what stage s reads is in memory and m bytes are left for all
-else. It is the smaller of two:
+backward through stages t to s, if the inputs of stage s are in memory and m bytes are left for
+everything else. It is the smaller of two costs:
 
     run stage s with all that its backward reads; then best(s + 1, t, m - that)
     run stages s to r - 1 and keep only what stage r reads; then best(r, t, m - that), and
         then best(s, r - 1, m)
 
-That is optimal among persistent schedules (what is kept is kept until backward has come to it),
-except for the rounding to slots, and for bytes that two stages share, which count twice.
+This is optimal among persistent schedules (a value that is kept stays until backward reaches it),
+except that bytes are rounded to slots, and bytes that two stages share count twice.
 
 What differs: stages are groups of nodes between cuts of the forward pass. One value crosses a cut,
 or two if there are not enough such cuts (a recurrent network's state is a pair). Values that cross
-many cuts (masks, long skips) are kept all the time. What the backward pass makes is counted as it
-is in the graph. A step without such cuts is not a chain, and is refused.
+many cuts (masks, long skips) are kept all the time. The outputs of the backward pass are counted as
+they are in the graph. A step without such cuts is not a chain, and is refused.
 
-The recurrence adds up what its parts need, because it has no schedule before it is solved. What a
-part needs, and what the sequence needs in the end, the timeline says.
+The recurrence adds up the needs of its parts, because there is no schedule before it is solved. The
+timeline gives the needs of a part, and of the final sequence.
 """
 
 from collections.abc import Iterator
@@ -37,22 +37,22 @@ from coop.sizes import format_bytes
 
 _SLOTS = 256
 _STAGES = 100
-"""At most; the time is as its third power."""
+"""At most. The time grows with its third power."""
 _FEWEST = 3
 _LONG = 8
-"""Values that more than one in so many of the forward nodes lie between are kept all the time."""
+"""Values that live across more than one in so many of the forward nodes are kept all the time."""
 
 
 def treeverse(search: Search) -> None:
-    """The cheapest plan that fits; the recurrence's bytes are a little off, so several of its
-    budgets are tried."""
+    """The cheapest plan that fits. The recurrence's bytes are not exact, so several of its budgets
+    are tried."""
     stages = _Stages(search.graph)
     table = _Table(stages.stages, search.budget)
     low, high = table.least, table.most
     least: int | None = None
     tried: set[int] = set()
-    # From one slot to the next the peak does not quite rise: after bisection, the next ones above
-    # are tried as well.
+    # The peak does not always rise from one slot to the next: after bisection, the next ones above
+    # are tried too.
     while low is not None and low <= high:
         slots = (low + high) // 2
         tried.add(slots)
@@ -61,7 +61,7 @@ def treeverse(search: Search) -> None:
         low, high = (slots + 1, high) if peak <= search.budget else (low, slots - 1)
     if low is not None:
         for slots in range(low, min(low + 12, table.most + 1)):
-            if slots not in tried and search.left():
+            if slots not in tried and search.seconds_left():
                 _offer(search, stages, table, slots)
     if search.duration is None:
         needs = f"needs {format_bytes(least)} at best" if least is not None else "has no room for any one of them"
@@ -76,7 +76,7 @@ def _offer(search: Search, stages: "_Stages", table: "_Table", slots: int) -> in
     sequence = prune(search.graph, stages.sequence(table.actions(slots)))
     try:
         peak = profile(search.graph, sequence).peak
-    except PlanError as error:  # backward overwrites what a stage would read again
+    except PlanError as error:  # backward overwrites an input of a stage that would run again
         raise PlanError(f"the step is no chain: {error}. Tip: treewidth and auto plan any step") from None
     if peak <= search.budget and search.offer(sequence):
         search.about["stages"] = len(stages.stages)
@@ -88,12 +88,11 @@ class Stage:
     """Costs in nanoseconds, sizes in bytes."""
 
     reads: int
-    """What crosses the cut before it."""
+    """The values that cross the cut before it."""
     inner: int
-    """What its backward reads of what it makes."""
+    """Those of its outputs that its backward reads."""
     more: int
-    """What it keeps if it is run with all that its backward reads and with what the next stage
-    reads."""
+    """What it keeps if it runs with everything that its backward and the next stage read."""
     first: int
     """Cost of its first run."""
     on: int
@@ -102,12 +101,13 @@ class Stage:
     """Cost of making what its backward reads."""
     both: int
     on_peak: int
-    """While it is run for what the next stage reads, without what it reads itself."""
+    """While it runs for the inputs of the next stage, without its own inputs."""
     again_peak: int
     waiting: int
-    """Sources, and what backward has made and still wants, when backward comes to it."""
+    """Sources, and outputs of backward that are still needed, when backward reaches it."""
     backward: int
-    """The most of that while it is there, with what its nodes make and their scratch."""
+    """The most of that while backward is in this stage, with the outputs and the scratch of its
+    nodes."""
 
 
 class _Stages:
@@ -118,7 +118,7 @@ class _Stages:
         self.boundaries = [self._crossing(cut) for cut in self.cuts]
         count = len(self.cuts) - 1
         self.begins = self._begins()
-        """Where backward comes to each stage."""
+        """Where backward reaches each stage."""
         self.inner = [self._inner(stage) for stage in range(count)]
         self.stages = list(self._measured())
 
@@ -143,7 +143,8 @@ class _Stages:
         return {v for v in self._near(cut) if self.forward.reach(v) >= cut and v not in self.pinned}
 
     def _near(self, cut: int) -> Iterator[int]:
-        """Values made before a cut that are not pinned can cross it only from so far."""
+        """Values that are not kept all the time can cross a cut only if they were made at most this
+        far before it."""
         long = max(self.forward.end // _LONG, _LONG)
         for node in self.graph.nodes[max(cut - long, 0) : cut]:
             yield from node.outputs
@@ -182,7 +183,7 @@ class _Stages:
         return begins
 
     def _late(self, values: set[int]) -> Iterator[int]:
-        """Who reads some of these values first in backward."""
+        """The first node in backward that reads one of these values."""
         for value in values:
             for user in self.graph.values[value].users:
                 if user >= self.forward.end:
@@ -278,9 +279,9 @@ class _Table:
         self.slots = np.arange(self.most + 1)
         count = len(stages)
         self.best = np.full((count, count, self.most + 1), np.inf)
-        """Of stages s and t."""
+        """Indexed by stages s and t."""
         self.beyond = np.full((count, count, self.most + 1), np.inf)
-        """The same of t and s, when what stage s reads takes some of the slots."""
+        """The same by t and s, when the inputs of stage s take some of the slots."""
         for t in range(count):
             for s in range(t, -1, -1):
                 self._fill(s, t)
@@ -299,7 +300,7 @@ class _Table:
         self.beyond[t, s, taken:] = here[: len(here) - taken]
 
     def _all(self, s: int, t: int) -> NDArray[np.float64]:
-        """Stage s is run with all that its backward reads."""
+        """Stage s runs with all that its backward reads."""
         stage, last = self.stages[s], self.stages[t]
         is_first = t == len(self.stages) - 1
         least = self._rounded(max(last.waiting + stage.again_peak, stage.inner + stage.backward))
@@ -313,7 +314,7 @@ class _Table:
         return found
 
     def _splits(self, s: int, t: int) -> NDArray[np.float64]:
-        """For each r from s + 1 to t: nothing stays but what stage r reads."""
+        """For each r from s + 1 to t: only the inputs of stage r stay."""
         run, last = self.stages[s:t], self.stages[t]
         is_first = t == len(self.stages) - 1
         costs = np.cumsum([stage.first if is_first else stage.on for stage in run], dtype=np.float64)

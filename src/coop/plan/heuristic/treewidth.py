@@ -1,24 +1,23 @@
-"""treewidth: what to keep is decided by a tree of separators, or by price alone.
+"""treewidth: a tree of separators decides what is kept, or the price alone.
 
-Kumar et al., "Efficient rematerialization for deep networks", NeurIPS 2019. A tree decomposition
-of the graph, split at its middle again and again, is a tree of separators: whatever a node reads
-is made above or below it, and for n nodes of width k the tree is O(log n) deep. While a node runs,
-the paper keeps what the separators above it have made, O(k log n) values, and makes everything
-else again. Here all else stays too while it fits, and what is cheapest to make again for its bytes
-leaves first.
+Kumar et al., "Efficient rematerialization for deep networks", NeurIPS 2019. A tree decomposition of
+the graph, split at its middle recursively, is a tree of separators: the inputs of a node are made
+above or below it, and for n nodes of width k the tree is O(log n) deep. While a node runs, the
+paper keeps what the separators above it have made, O(k log n) values, and recomputes everything
+else. Here other values stay too while they fit, and those that are cheapest to recompute for their
+bytes leave first.
 
 What differs: nodes run for the first time in the order of the program (rule 2 of the checker), not
-of the tree. What is missing for the next node is made again, and the tree says what stays
-meanwhile: that leaves last. What cannot be made again stays as long as the program reads it.
-Replays by price alone are tried as well, and are often better. After each replay, runs that need
-not be, because the value fits in after all, are left out until nothing changes.
+of the tree. Values that are missing for the next node are recomputed, and the values that the tree
+keeps leave last. Values that cannot be recomputed stay while the program reads them. Replays by
+price alone are tried as well, and are often better. After each replay, reruns are removed if their
+value fits after all, until nothing changes.
 
-A replay decides as it goes along, so it counts memory step by step (`Memory` in timeline.py).
-Leaving runs out begins with the timeline's levels and changes them with each run, because a
-timeline for each of thousands would take too long. What is offered is checked.
+A replay decides step by step, so it counts memory with `Memory` (timeline.py). The removal of
+reruns starts from the timeline's levels and changes them with each rerun, because a new timeline
+for each of thousands would take too long. Every plan that is offered is checked.
 
-Not done: the paper's own order. Its bounds on memory and length are for that order and are not
-claimed here.
+Not done: the paper's own order. Its bounds on memory and length hold for that order only.
 """
 
 import heapq
@@ -38,10 +37,10 @@ from coop.plan.search.search import Search
 from coop.sizes import format_bytes
 
 _FILL = 400
-"""Up to so many nodes the decomposition is by least fill-in, which takes long; above, by least
+"""Up to so many nodes the decomposition is by least fill-in, which is slow; above, by least
 degree."""
 _LONGEST = 30
-"""Times as long as the graph: no sequence goes on after that."""
+"""Times as long as the graph: no sequence becomes longer."""
 _RULES = (
     (False, 1.0, False),
     (True, 0.5, False),
@@ -50,13 +49,13 @@ _RULES = (
     (False, 0.5, True),
     (True, 1.0, False),
 )
-"""Whether the tree has a say, how much it counts that a value is not read for long, and whether
-the backward pass may be run again: it is a long way back to what was lost of that. (True, 0, True)
-is the paper's rule."""
+"""Whether the tree is used, the weight of the time until a value is read, and whether nodes of the
+backward pass may be run again: their values are expensive to recompute. (True, 0, True) is the
+paper's rule."""
 _WAY = 40
-"""Nodes that are counted of what it takes to make a value again."""
+"""The most nodes that are counted in the cost of recomputing a value."""
 _FRESH = 64
-"""Ranks are computed anew at every node, or at every second one if so many values are in memory,
+"""Ranks are computed again at every node; at every second node if this many values are in memory,
 and so on."""
 
 
@@ -65,7 +64,7 @@ def treewidth(search: Search) -> None:
     graph, tree = search.graph, None
     failure: PlanError | None = None
     for rule in _RULES:
-        if search.duration is not None and not search.left():
+        if search.duration is not None and not search.seconds_left():
             break
         if rule[0] and tree is None:
             search.stage = "tree decomposition"
@@ -73,14 +72,14 @@ def treewidth(search: Search) -> None:
             search.about["width"] = tree.width
         search.stage = "replay"
         try:
-            sequence = _Replay(graph, search.budget, tree, rule, search.left).sequence()
+            sequence = _Replay(graph, search.budget, tree, rule, search.seconds_left).sequence()
         except PlanError as error:
             failure = error
             continue
         search.offer(sequence)
         for shorter in taken_back(graph, sequence, search.budget):
             search.offer(shorter)
-            if not search.left():
+            if not search.seconds_left():
                 break
         if search.proven:
             break
@@ -155,8 +154,7 @@ def _parts(bags: Iterable[int], neighbours: list[set[int]]) -> list[list[int]]:
 
 
 def _centre(part: list[int], neighbours: list[set[int]], sizes: list[int]) -> int:
-    """The bag without which the largest part left is the smallest. `part` is in breadth-first
-    order."""
+    """The bag whose removal leaves the smallest largest part. `part` is in breadth-first order."""
     weight = dict(zip(part, sizes, strict=True))
     total = sum(sizes)
     parent: dict[int, int] = {part[0]: -1}
@@ -174,8 +172,8 @@ def _centre(part: list[int], neighbours: list[set[int]], sizes: list[int]) -> in
 
 
 class _Replay:
-    """Runs the graph in a budget. What is missing is made again; the tree and its price choose
-    what has to leave."""
+    """Runs the graph in a budget. Missing values are recomputed; the tree and the price decide what
+    leaves."""
 
     def __init__(
         self,
@@ -183,9 +181,9 @@ class _Replay:
         budget: int,
         tree: Separators | None,
         rule: tuple[bool, float, bool],
-        left: Callable[[], float],
+        seconds_left: Callable[[], float],
     ) -> None:
-        self.graph, self.budget, self.left = graph, budget, left
+        self.graph, self.budget, self.seconds_left = graph, budget, seconds_left
         by_tree, self.far, backward = rule
         self.tree = tree if by_tree else None
         self.kept = [number for number, value in enumerate(graph.values) if value.kept]
@@ -198,14 +196,14 @@ class _Replay:
         """How many nodes that are about to run read a value."""
         self.heap: list[tuple[bool, float, int]] = []
         self.at = 0
-        """The node that is to run for the first time next."""
+        """The next node to run for the first time."""
         self.found: list[int] = []
 
     def _until(self, end: int) -> list[int]:
-        """The last node before which each can be run again; those from `end` on never are.
+        """The last node before which each can be run again. Those from `end` on are never run
+        again.
 
-        An input has to be there: because the program still reads it, or because it can be made
-        again as well.
+        An input has to be available: the program still reads it, or it can be recomputed too.
         """
         found: list[int] = []
         for number, node in enumerate(self.graph.nodes):
@@ -229,8 +227,8 @@ class _Replay:
         return prune(self.graph, self.found)
 
     def _reach(self, target: int) -> None:
-        """Runs a node, and before it whatever is missing. The latest first: on the way to it
-        others are made."""
+        """Runs a node, and before it the nodes whose outputs are missing. The latest first, because
+        it may need the others."""
         nodes, values = self.graph.nodes, self.graph.values
         stack = [target]
         self._lock_inputs(target, 1)
@@ -255,7 +253,7 @@ class _Replay:
             self._offer(value)
 
     def _run(self, number: int, target: int) -> None:
-        if len(self.found) > _LONGEST * len(self.graph.nodes) or not self.left():
+        if len(self.found) > _LONGEST * len(self.graph.nodes) or not self.seconds_left():
             raise PlanError(
                 f"replaying the step in {format_bytes(self.budget)} had run {len(self.found)} nodes when it came to "
                 f"node {self.at} of {len(self.graph.nodes)}, and was given up. "
@@ -292,7 +290,7 @@ class _Replay:
             self.memory.free(value)
 
     def _stays(self, value: int) -> bool:
-        """It could not be made again where it is read."""
+        """It cannot be recomputed where it is read."""
         return self.until[self.graph.values[value].node] < self.last[value] and self.at <= self.last[value]
 
     def _rank_all(self) -> None:
@@ -316,16 +314,16 @@ class _Replay:
         return above, price / max(made.bytes, 1) / (following - self.at + 1) ** self.far
 
     def _helps(self, value: int) -> bool:
-        """Whether something that is read later is made of what the program does not read any
-        more."""
+        """Whether a value that is read later is made from a value that the program no longer
+        reads."""
         nodes = self.graph.nodes
         return any(
             self.last[output] >= self.at for user in self.graph.values[value].users for output in nodes[user].outputs
         )
 
     def _price(self, value: int, at: int) -> int:
-        """Cost of making it again for a node, with what will be missing for that; of long ways,
-        the beginning."""
+        """The cost of recomputing it for a node, with what will be missing for that. Long chains
+        are cut off."""
         nodes, values = self.graph.nodes, self.graph.values
         way = [values[value].node]
         cost = 0
@@ -338,8 +336,8 @@ class _Replay:
 
 
 def taken_back(graph: Graph, sequence: Sequence[int], budget: int) -> Iterable[list[int]]:
-    """Shorter sequences, each from the one before: what need not leave is not made again, the
-    most expensive first."""
+    """Shorter sequences, each from the one before: reruns of values that need not leave are
+    removed, the most expensive first."""
     current = list(sequence)
     while (shorter := _without_needless(graph, current, budget)) is not None:
         yield shorter
@@ -350,12 +348,13 @@ def _without_needless(graph: Graph, sequence: list[int], budget: int) -> list[in
     level = np.array(profile(graph, sequence).memory, dtype=np.int64)
     freed = frees(graph, sequence)
     touched: dict[int, int] = {}
-    """Where each value was made or read last, up to here."""
+    """Where each value was last made or read, so far."""
     lost: set[int] = set()
-    """Overwritten since."""
+    """Values that were overwritten since."""
     seen: set[int] = set()
     repeats: list[tuple[int, int, list[tuple[int, int]]]] = []
-    """Cost, place in the sequence, and what has to stay since when."""
+    """Cost, position in the sequence, and the values that have to stay, with the position from
+    which on."""
     for i, number in enumerate(sequence):
         node = graph.nodes[number]
         if number in seen:
@@ -369,7 +368,7 @@ def _without_needless(graph: Graph, sequence: list[int], budget: int) -> list[in
             touched[value] = i
     gone: set[int] = set()
     anchors: set[int] = set()
-    """Where something is made that then stays: that has to be done."""
+    """The positions of runs whose outputs then stay: these runs are needed."""
     for _, i, stays in sorted(repeats, key=lambda repeat: (-repeat[0], repeat[1])):
         made = {since for value, since in stays if value in graph.nodes[sequence[since]].outputs}
         if i in anchors or made & gone:

@@ -1,9 +1,9 @@
-"""Addresses of a plan: where each value lies for as long as it is in memory.
+"""Addresses of a plan: where each value lies while it is in memory.
 
-An interval is one stay of a value in memory, or the scratch of one run of a node. An output that
-takes over the bytes of an input continues its interval. The offset of an interval is counted from
-one end of the memory that the plan may use; running/packing.py finds the offsets. Intervals come
-from the timeline; here their bytes are only added up.
+An interval is one residency of a value in memory, or the scratch of one run of a node. An output
+that takes over the bytes of an input continues its interval. The offset of an interval is counted
+from one end of the memory that the plan may use; running/packing.py finds the offsets. Intervals
+come from the timeline; here their bytes are only added up.
 """
 
 from bisect import bisect_left, insort
@@ -73,15 +73,15 @@ def overlap(intervals: Iterable[Interval]) -> tuple[Interval, Interval] | None:
     whole = [interval for interval in intervals if interval.bytes]
     events = [(i.end, 0, at) for at, i in enumerate(whole)] + [(i.begin, 1, at) for at, i in enumerate(whole)]
     alive: list[tuple[int, int]] = []
-    """Offset and number of each interval that lives now. They are apart, so neighbours tell
-    all."""
+    """Offset and number of each interval that lives now. They do not overlap, so it is enough to
+    look at the neighbours."""
     for _, begins, number in sorted(events):
         interval = whole[number]
-        place = bisect_left(alive, (interval.offset, number))
+        at = bisect_left(alive, (interval.offset, number))
         if not begins:
-            del alive[place]
+            del alive[at]
             continue
-        for _, other in alive[max(place - 1, 0) : place + 1]:
+        for _, other in alive[max(at - 1, 0) : at + 1]:
             if whole[other].offset < interval.top and interval.offset < whole[other].top:
                 return whole[other], interval
         insort(alive, (interval.offset, number))

@@ -2,8 +2,9 @@
 
 Rules:
 1. A node is computed when all its inputs are in memory.
-2. Nodes are computed for the first time in the order of the graph, each of them. One that cannot
-   be run again is not, and others not after what they read of a source was overwritten.
+2. Nodes are computed for the first time in the order of the graph, each of them. A node that cannot
+   be run again runs once. A node that reads a source is not run again after that source was
+   overwritten.
 3. Bytes in memory never exceed the budget: sources, values, and while a node runs its outputs and
    scratch. An output that takes over the bytes of an input needs none of its own, and that input
    is gone.
@@ -11,14 +12,13 @@ Rules:
    more than it can.
 5. At the end, everything that outlives the step is in memory.
 
-This is the only place in Python that says what is legal. Planners and whoever follows a plan ask
-here. The rules 1, 2, 4 and 5 share no code with any planner: they keep their own account of what
-is in memory. For rule 3, bytes are those of the timeline (timeline.py), as for everybody else;
-tests hold the timeline against a brute-force definition, and this checker against an exhaustive
-search.
+This is the only place in Python that defines what is legal. Planners and followers of a plan call
+it. The rules 1, 2, 4 and 5 share no code with any planner: they keep their own account of what is
+in memory. For rule 3, bytes are those of the timeline (timeline.py), as everywhere. Tests compare
+the timeline with a brute-force definition, and this checker with an exhaustive search.
 
-A plan from a file comes without its graph. Of that, `check_followable` asks what the plan itself
-can tell: rules 2 and 4, and rule 1 for what nodes overwrite.
+A plan from a file comes without its graph. `check_followable` checks what can be checked without
+it: rules 2 and 4, and rule 1 for the values that nodes overwrite.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ from coop.trace.paging import Paging
 @dataclass(frozen=True)
 class Checked:
     duration: int
-    """Of all that is computed and paged, one after the other. Nanoseconds."""
+    """Of all computations and transfers, one after the other. Nanoseconds."""
     peak: int
     computing: int
     """Nanoseconds of it."""
@@ -76,7 +76,7 @@ def check_same_step(plan: Plan, fingerprint: str) -> None:
 
 
 class _Run:
-    """Carries out a plan step by step, and refuses what is against rules 1, 2, 4 and 5."""
+    """Carries out a plan step by step, and refuses steps that break rules 1, 2, 4 and 5."""
 
     def __init__(self, graph: Graph, paging: Paging | None) -> None:
         self.graph, self.paging = graph, paging
@@ -162,12 +162,12 @@ class _Run:
 
 
 def check_followable(plan: Plan) -> None:
-    """Raises PlanError, with the node or step, unless the plan can be followed as far as it says
-    so itself.
+    """Raises PlanError, with the node or step, unless the plan can be followed, as far as that can
+    be checked without its graph.
 
-    It says for which nodes it is. Their values are numbered one after the other. What takes over
-    bytes takes them from a value that was made before, and has as many. If it pages, it says how
-    fast. Its steps are legal.
+    The plan lists its nodes. Their values are numbered one after the other. A value that takes over
+    bytes takes them from an earlier value of the same size. If the plan pages, it has the speeds.
+    Its steps are legal.
     """
     if not plan.program:
         raise PlanError("the plan does not say for which ops it is: it cannot be followed")
@@ -180,7 +180,7 @@ def check_followable(plan: Plan) -> None:
 
 
 def paging_of(plan: Plan) -> Paging | None:
-    """Where it pages to, if it does. Raises PlanError if what it says of that is no such thing."""
+    """The storage that it pages to, if it does. Raises PlanError if its description is wrong."""
     said = plan.about.get("paging")
     if said is None:
         return None
@@ -225,8 +225,9 @@ def _check_program(plan: Plan) -> None:
 def check_figures(plan: Plan) -> None:
     """Raises PlanError unless the figures of a plan that can be followed agree.
 
-    It needs at least the bytes of its own values and at most its budget, and no less time than the
-    step or its bound. That is asked of files only: a wrong figure harms nobody but its reader.
+    The peak is at least the bytes of the plan's own values and at most its budget. The duration is
+    at least that of the step, and at least the bound. Only files are checked for this: a wrong
+    figure misleads a reader, but does no other harm.
     """
     least = timeline_of(plan).peak
     if not least <= plan.peak <= plan.budget:

@@ -4,8 +4,8 @@
 2. A line for each node of the step: its op, the values that it makes (number, bytes, and the value
    whose bytes it takes over or -1), and its scratch.
 3. A line for each step of the plan.
-4. A line for each address: the step from which on something lies there, the value that it is then
-   (-1: scratch), and the offset. A plan may have none, and files of version 1 have none.
+4. A line for each address: the step at which the interval begins, its value then (-1: scratch), and
+   the offset. A plan may have none, and files of version 1 have none.
 5. How many there are of each.
 
 {"format": "coop-plan", "version": 2, "graph": "...", "budget": ..., "planner": ..., ...}
@@ -18,8 +18,8 @@
 ...
 {"nodes": 393, "steps": 1024, "addresses": 402}
 
-How long something lies at its address, and how many bytes it has, the steps tell. What is read is
-checked (check.py) as far as that can be done without the graph.
+The end and the bytes of each interval follow from the steps. A plan that is read is checked
+(check.py), as far as that can be done without the graph.
 """
 
 import gzip
@@ -44,7 +44,7 @@ OLDEST = 1
 
 
 def _is_text(value: Any) -> bool:
-    """Halves of surrogate pairs, which JSON can hold, are no text: the engine refuses them."""
+    """JSON can hold halves of surrogate pairs. They are not text, and the engine refuses them."""
     return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
@@ -78,7 +78,8 @@ def read(path: str | Path) -> Plan:
     """Raises PlanError when the file holds no plan that this version can follow, OSError when it
     cannot be opened.
 
-    Whether the plan is legal for a step is for `check` to say, which needs the graph.
+    This does not say whether the plan is legal for a step: `check` decides this, and needs the
+    graph.
     """
     lines = _lines(path)
     header = _header(path, lines)
@@ -175,8 +176,8 @@ def _place(line: Any) -> tuple[int, int, int] | None:
 
 
 def _addresses(plan: Plan, places: Sequence[tuple[int, int, int]]) -> Addresses:
-    """As the file has them. Of what is never in memory, the interval is empty: `check_addresses`
-    refuses it."""
+    """The addresses as the file has them. For a value that is never in memory, the interval is
+    empty, and `check_addresses` refuses it."""
     stays = {(stay.begin, stay.first): stay for stay in timeline_of(plan).intervals()}
     found = []
     for begin, value, offset in places:

@@ -1,13 +1,13 @@
-"""The graph: what a planner has to know of a step, and nothing else.
+"""The graph: what a planner needs to know of a step, and nothing else.
 
 Nodes are the step's ops in the order in which the program runs them. Values are the bytes that
 they make and read. Ops of a trace that only make views are left out, and views stand for their
 storage. An op that overwrites a storage makes a new value in the place of the old one.
 
-Parameters and other sources are constant memory, whoever writes to them. An op that has read a
-source can be run again only until that source is overwritten (`Node.last`). What was made from the
-source and the program still holds at that time has to be in memory, as if it were read: it could
-never come back (rule 5 of the engine).
+Parameters and other sources are constant memory, even if ops write to them. An op that has read a
+source can be run again only until that source is overwritten (`Node.last`). A value that was made
+from the source and that the program still holds then has to be in memory, as if it were read. It
+could never be recomputed later (rule 5 of the engine).
 """
 
 import hashlib
@@ -32,8 +32,7 @@ class Node:
     """For each output: the value whose bytes it takes over, or NONE. Empty: none does."""
     scratch: int = 0
     last: int | None = None
-    """It can be run again before the first run of that node, and not after. None: always. Its own
-    number: never."""
+    """It can be run again until the first run of that node. None: always. Its own number: never."""
     op: int = NONE
     """Which of the trace's ops it is."""
 
@@ -45,11 +44,11 @@ class Node:
 class Value:
     bytes: int
     node: int
-    """That makes it."""
+    """The node that makes it."""
     users: tuple[int, ...]
     """Nodes that read it, in order."""
     kept: bool = False
-    """It has to be there at the end."""
+    """It has to be in memory at the end."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class Graph:
     name: str = ""
     about: dict[str, str] = field(default_factory=dict, compare=False)
     trace: Trace | None = field(default=None, compare=False, repr=False)
-    """What it was made of, if anything."""
+    """The trace that it was made from, if there is one."""
 
     @property
     def cost(self) -> int:
@@ -160,7 +159,7 @@ class _Builder:
         """Bytes, and the node that makes it."""
         self.users: list[list[int]] = []
         self.made_from: list[int] = []
-        """For each value: the sources that it could not be made again without, a bit for each."""
+        """For each value: the sources without which it cannot be recomputed, a bit for each."""
         self.gradients: set[int] = set()
         """Values that backward has made."""
         self.base = [0]
@@ -201,13 +200,12 @@ class _Builder:
             self.released(self.holds[storage])
         if storage in self.readers and bool(before) != bool(before + count):
             self.base[-1] += self.rounded(self.sizes[storage]) * (1 if count > 0 else -1)
-            if count < 0:  # nobody keeps it for what was made from it
+            if count < 0:  # it is not kept for the values that were made from it
                 for reader in self.readers[storage]:
                     self.last.setdefault(reader, len(self.nodes) - 1)
 
     def released(self, value: int) -> None:
-        """A gradient is not written down: it stays for as long as the program holds it, read or
-        not."""
+        """A gradient cannot be recomputed: it stays while the program holds it, read or not."""
         last = self.nodes[-1]
         if value not in self.gradients or value in last.inputs or value in last.outputs:
             return

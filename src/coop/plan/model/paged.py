@@ -1,24 +1,24 @@
-"""From what is computed and brought in to a plan that pages: the rest follows, as in schedule.py.
+"""From computations and reads to a plan that pages. The other steps follow, as in schedule.py.
 
-A value that is ever brought back goes out right after it is first made. The copy in storage stays,
-so once is enough. A value leaves memory after the last step that needs it before it is made or
-brought in again.
+A value that is ever brought in is written out right after it is first computed. The copy in storage
+stays, so once is enough. A value leaves memory after the last step that needs it before it is
+computed or brought in again.
 """
 
 from collections.abc import Iterable, Sequence
 
 from coop.plan.model.graph import Graph
 from coop.plan.model.plan import PlanError, Step
-from coop.plan.model.timeline import Place
+from coop.plan.model.timeline import Rerun
 
 
-def arrange(graph: Graph, places: Iterable[Place], brought: Iterable[tuple[int, int]]) -> list[Step]:
-    """Runs nodes again at these places, and brings values in at those: right before the first node
-    that reads them."""
+def arrange(graph: Graph, reruns: Iterable[Rerun], brought: Iterable[tuple[int, int]]) -> list[Step]:
+    """Steps with these reruns. Each value of `brought` is brought in in its stage, right before the
+    first node that reads it."""
     count = len(graph.nodes)
     again: list[list[int]] = [[] for _ in range(count + 1)]
     waiting: list[dict[int, None]] = [{} for _ in range(count + 1)]
-    for node, at in places:
+    for node, at in reruns:
         again[at].append(node)
     for value, at in sorted(brought):
         waiting[at][value] = None
@@ -37,10 +37,10 @@ def arrange(graph: Graph, places: Iterable[Place], brought: Iterable[tuple[int, 
 
 
 def complete(graph: Graph, steps: Sequence[Step]) -> list[Step]:
-    """The plan that computes and brings in just that; what else is among the steps does not
-    matter. What is run again or brought in for nobody is left out.
+    """The plan with the computations and reads of these steps; other steps are ignored. Reruns and
+    reads that no node needs are left out.
 
-    Raises PlanError if something is read before it is there, or after it was overwritten.
+    Raises PlanError if a value is read before it is in memory, or after it was overwritten.
     """
     events = [step for step in steps if step.kind in ("compute", "in")]
     needed = {number for number, value in enumerate(graph.values) if value.kept}

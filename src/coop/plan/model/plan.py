@@ -1,6 +1,6 @@
 """The plan: what to compute, free and page, in order. One type for all planners.
 
-    compute n   run node n; what it makes is in memory from then on
+    compute n   run node n; its outputs are in memory from then on
     free v      the bytes of value v leave
     out v       copy value v to storage; it stays in memory until it is freed
     in v        bring value v back from storage; the copy there stays
@@ -23,8 +23,7 @@ STATUSES = ("optimal", "feasible")
 
 
 class PlanError(BadContent):
-    """A plan, or a file that should hold one, is not right or not for this graph. The text says
-    where."""
+    """A plan, or the file of one, is wrong or for another graph. The text says where."""
 
 
 class Step(NamedTuple):
@@ -34,7 +33,7 @@ class Step(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A node, as far as it matters for running a plan."""
+    """What running a plan needs to know of a node."""
 
     name: str
     """Of the op."""
@@ -58,8 +57,8 @@ def program_of(graph: Graph) -> tuple[Line, ...]:
 
 
 def bare_graph(program: Sequence[Line]) -> Graph:
-    """The step as far as a plan says what it is: without costs and sources. Of what its nodes
-    read, only what they overwrite is known."""
+    """The step, as far as the plan describes it: without costs and sources. Of the inputs of a
+    node, only those that it overwrites are known."""
     nodes, values = [], []
     for number, line in enumerate(program):
         over = tuple(old for _, _, old in line.outputs)
@@ -77,22 +76,22 @@ class Plan:
     budget: int
     planner: str
     duration: int
-    """Nanoseconds, all paging included that nothing hides."""
+    """Nanoseconds, with the transfers that do not overlap with computation."""
     base_duration: int
     peak: int
     bound: int = 0
-    """No legal plan in this budget takes less, nanoseconds. At least the duration of the graph
+    """Nanoseconds. No legal plan in this budget takes less. At least the duration of the graph
     itself."""
     status: str = "feasible"
     """optimal: the bound is reached, or an exact model has shown that no plan of Checkmate's form
-    is faster: one that runs a node at most once between two first runs. feasible: perhaps there is
-    a better one."""
+    is faster: one that runs a node at most once between two first runs. feasible: there may be a
+    better one."""
     seconds: float = 0.0
     about: dict[str, Any] = field(default_factory=dict)
     program: tuple["Line", ...] = ()
-    """What the graph's nodes are, for whoever runs the plan."""
+    """The graph's nodes, for running the plan."""
     addresses: Addresses | None = field(default=None, repr=False)
-    """Where values lie while they are in memory. None: whoever runs the plan has to find out."""
+    """Where values lie while they are in memory. None: solved when the plan is followed."""
 
     @property
     def increase(self) -> float:
@@ -125,8 +124,8 @@ def floor(graph: Graph, *, paging: bool = False) -> tuple[int, int]:
     """Bytes below which no plan exists, and the node that sets them (the number of nodes: the
     end).
 
-    While a node runs, its inputs, outputs and scratch are in memory, and so is whatever will be
-    read and cannot be made again, unless it can be paged out.
+    While a node runs, its inputs, outputs and scratch are in memory. So is every value that will be
+    read and cannot be recomputed or paged out.
     """
     values, end = graph.values, len(graph.nodes)
     enters: list[list[int]] = [[] for _ in range(end + 1)]

@@ -1,7 +1,7 @@
-"""From a sequence of nodes to a plan: what is computed decides what has to be in memory.
+"""From a sequence of nodes to a plan: the computations decide what has to be in memory.
 
-A value is freed after the last node that reads it before it is made again. So a sequence, in which
-nodes may be repeated, says everything about a plan without paging.
+A value is freed after the last node that reads it before it is computed again. So a sequence, in
+which nodes may be repeated, determines a plan without paging.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -10,11 +10,11 @@ from typing import Any
 from coop.plan.model.check import check
 from coop.plan.model.graph import Graph
 from coop.plan.model.plan import Kind, Plan, PlanError, Step, program_of
-from coop.plan.model.timeline import Place, Timeline
+from coop.plan.model.timeline import Rerun, Timeline
 
 
-def places_of(sequence: Sequence[int]) -> set[Place]:
-    """Where a sequence runs nodes again."""
+def reruns_of(sequence: Sequence[int]) -> set[Rerun]:
+    """The reruns of a sequence."""
     found, at = set(), 0
     for node in sequence:
         if node == at:
@@ -24,11 +24,10 @@ def places_of(sequence: Sequence[int]) -> set[Place]:
     return found
 
 
-def sequence_of(graph: Graph, places: Iterable[Place]) -> list[int]:
-    """The sequence that runs nodes again at these places, those of one place in the order of the
-    graph."""
+def sequence_of(graph: Graph, reruns: Iterable[Rerun]) -> list[int]:
+    """The sequence with these reruns. Those of one stage are in the order of the graph."""
     again: list[list[int]] = [[] for _ in range(len(graph.nodes) + 1)]
-    for node, at in places:
+    for node, at in reruns:
         again[at].append(node)
     return [node for at, before in enumerate(again) for node in (*sorted(before), at)][:-1]
 
@@ -46,8 +45,8 @@ def frees(graph: Graph, sequence: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def _frees(graph: Graph, sequence: Sequence[int], wanted: Iterable[int]) -> tuple[list[tuple[int, ...]], set[int]]:
-    """The same for a sequence after which some values are wanted; and what has to be there before
-    it."""
+    """The same for a sequence after which some values are wanted; and the values that have to be in
+    memory before it."""
     needed = set(wanted)
     found: list[tuple[int, ...]] = [()] * len(sequence)
     for at in range(len(sequence) - 1, -1, -1):
@@ -63,7 +62,7 @@ def _frees(graph: Graph, sequence: Sequence[int], wanted: Iterable[int]) -> tupl
 
 
 def prune(graph: Graph, sequence: Sequence[int]) -> list[int]:
-    """Without what is computed again and not read."""
+    """The sequence without reruns whose outputs are not read."""
     needed = {number for number, value in enumerate(graph.values) if value.kept}
     first = {node: at for at, node in reversed(list(enumerate(sequence)))}
     kept = []
@@ -83,7 +82,7 @@ def profile(graph: Graph, sequence: Sequence[int]) -> Timeline:
 
 
 def _carried_out(graph: Graph, sequence: Sequence[int]) -> Iterator[tuple[Kind, int]]:
-    """Steps as plain tuples: they are made faster, and planners try many sequences."""
+    """Steps as plain tuples, because these are faster to make and planners try many sequences."""
     for number, freed in zip(sequence, frees(graph, sequence), strict=True):
         yield "compute", number
         for value in freed:
@@ -91,11 +90,11 @@ def _carried_out(graph: Graph, sequence: Sequence[int]) -> Iterator[tuple[Kind, 
 
 
 def peak_alone(graph: Graph, sequence: Sequence[int], wanted: Collection[int]) -> int:
-    """The most bytes that nodes have in memory when they run one after the other, somewhere in a
-    step, each once: what they make and overwrite, and scratch.
+    """The most bytes in memory while these nodes run one after the other, each once, somewhere in a
+    step. Only what they make and overwrite, and their scratch, is counted.
 
-    Sources and what they only read do not count. What is wanted stays, and the rest leaves after
-    the last of them that reads it.
+    Sources and values that they only read do not count. A wanted value stays; any other leaves
+    after the last of them that reads it.
     """
     freed, before = _frees(graph, sequence, wanted)
     taken = [value for number in sequence for value in graph.nodes[number].overwritten() if value in before]

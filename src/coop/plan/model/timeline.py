@@ -1,20 +1,21 @@
-"""The timeline of a schedule: who is in memory when, how many bytes that is, and where it is too
-much.
+"""The timeline of a schedule: which values are in memory when, their bytes, and where these exceed
+the budget.
 
-The one definition of memory along a schedule. Planners, the checker, addresses and pictures ask
-it. Who decides as it goes along asks `Memory`, which takes one step after the other.
+The one definition of memory along a schedule. Planners, the checker, addresses and pictures use it.
+A planner that decides step by step uses `Memory`, which takes one step at a time.
 
     compute n   the values that it overwrites are gone, its outputs are in memory, and so is its
                 scratch while it runs
     in v        value v is in memory
-    free v      value v is not in memory any more
+    free v      value v is no longer in memory
     out v       nothing changes
 
-Sources are in memory as well. How many bytes they take depends on the stage (`Graph.base`): the
-number of nodes that have run for the first time. Memory can rise at steps that compute or bring
-in, and at the end of the step, when sources are counted once more. Only there bytes are counted.
+Sources are in memory too. How many bytes they take depends on the stage (`Graph.base`): the number
+of nodes that have run for the first time. Memory can rise only at steps that compute or bring in,
+and at the end of the step, when sources are counted once more. So bytes are counted there and
+nowhere else.
 
-tests/plan/test_timeline.py holds this against a brute-force definition on random schedules.
+tests/plan/test_timeline.py compares this with a brute-force definition on random schedules.
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,9 +26,9 @@ from coop.plan.model.addresses import Interval
 from coop.plan.model.graph import NONE, Graph
 from coop.plan.model.plan import Kind, Plan, PlanError, bare_graph
 
-Place = tuple[int, int]
-"""A node, and the stage in which it is run again: before the first run of which node.
-The number of nodes: at the end."""
+Rerun = tuple[int, int]
+"""A node that is run again, and the stage in which it is: the node before whose first run that
+happens. The number of nodes: at the end."""
 
 
 class Moment(NamedTuple):
@@ -38,7 +39,7 @@ class Moment(NamedTuple):
     kind: Kind
     number: int
     stage: int
-    """The node that is to run for the first time next, as this step begins."""
+    """The next node to run for the first time, when this step begins."""
     bytes: int
     """In memory while the step is carried out."""
 
@@ -138,7 +139,7 @@ class Timeline:
         return [level for at, _, level in self._rises if self.steps[at][0] == "compute"]
 
     def over(self, budget: int) -> list[Moment]:
-        """Where more is in memory than the budget. The end is not among them."""
+        """The moments at which memory exceeds the budget, without the end."""
         return [Moment(at, *self.steps[at], stage, level) for at, stage, level in self._rises if level > budget]
 
     def excess(self, budget: int) -> dict[int, int]:
@@ -148,8 +149,8 @@ class Timeline:
             found[moment.stage] = max(found.get(moment.stage, 0), moment.bytes - budget)
         return found
 
-    def runs_over(self, budget: int) -> set[Place]:
-        """Where a node is run again while more is in memory than the budget."""
+    def runs_over(self, budget: int) -> set[Rerun]:
+        """The reruns during which memory exceeds the budget."""
         return {(moment.number, moment.stage) for moment in self.over(budget) if moment.again}
 
     def present(self) -> Iterator[tuple[Moment, set[int]]]:
@@ -165,8 +166,8 @@ class Timeline:
         something in."""
         found = [frozenset[int]()]
         begins = True
-        """Whether nothing has been run or brought in since the last first run: what is freed is
-        not there."""
+        """Whether nothing has been run or brought in since the last first run. A value that is
+        freed then is not in memory at the start."""
         for _, kind, number, memory in self._states():
             if kind == "compute" and number == len(found) - 1:
                 found.append(frozenset(memory.values))
@@ -177,10 +178,10 @@ class Timeline:
                 found[-1] -= {number}
         return found
 
-    def stays(self) -> Iterator[tuple[int, int, int]]:
-        """Each stay of a value in memory: the value, the step at which it comes, and the first
-        step for which it is not there; the number of steps if it is there at the end. What is made
-        while it is there begins a new stay."""
+    def residencies(self) -> Iterator[tuple[int, int, int]]:
+        """Each residency of a value in memory: the value, the step at which it enters memory, and
+        the first step at which it is no longer there (the number of steps: it is there at the end).
+        A value that is computed while it is in memory begins a new residency."""
         begun: dict[int, int] = {}
         for at, kind, number, _ in self._states():
             if kind == "compute":
@@ -197,8 +198,8 @@ class Timeline:
             yield value, begin, len(self.steps)
 
     def intervals(self) -> list[Interval]:
-        """The same bytes in memory at a stretch, of values and of scratch, in the order in which
-        they end. What an op overwrites continues as its output."""
+        """The intervals of values and of scratch, in the order in which they end. In one interval
+        the same bytes stay in memory: a value that an op overwrites continues as its output."""
         graph = self.graph
         begun: dict[int, tuple[int, int]] = {}
         """For values in memory: the step at which their interval began, and the value that it was
@@ -231,5 +232,5 @@ class Timeline:
 
 
 def timeline_of(plan: Plan) -> Timeline:
-    """As far as the plan itself knows: without sources."""
+    """As far as the plan describes the step: without sources."""
     return Timeline(bare_graph(plan.program), plan.steps)

@@ -1,5 +1,5 @@
-"""POET's model: the staged model (exact/staged.py) with paging, for the least energy. Memory is
-stated there, and where a solution exceeds the budget, the timeline says."""
+"""POET's model: the staged model (exact/staged.py) with paging, for the least energy. Memory is a
+constraint there. The timeline says where a solution exceeds the budget."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -9,30 +9,30 @@ from coop.plan.exact.solvers import Value, run_cp
 from coop.plan.exact.staged import Model
 from coop.plan.model.paged import arrange, complete
 from coop.plan.model.plan import PlanError, Step
-from coop.plan.model.timeline import Place, Timeline
+from coop.plan.model.timeline import Rerun, Timeline
 from coop.plan.poet.price import Price
 from coop.plan.search.search import Search
 
 _UNITS = 10_000_000
-"""That energy and time are counted in: enough digits, and small numbers solve faster."""
+"""Units of energy and time: enough digits, and small numbers solve faster."""
 
 Offer = Callable[[Sequence[Step]], bool]
 
 
 class PagedModel(Model):
-    """In each stage where a value may be read it may be brought in; it goes out once, when it is
-    first made.
+    """A value may be brought in in each stage where it may be read. It is written out once, when it
+    is first computed.
 
-    It comes in right before its first reader in that stage, so that there is room for it on its
-    way whenever there is room for the reader.
+    It is brought in right before its first reader in that stage. So there is room for the transfer
+    whenever there is room for the reader.
     """
 
-    def __init__(self, search: Search, price: Price, places: set[Place], *, page: bool, limit: int | None) -> None:
+    def __init__(self, search: Search, price: Price, reruns: set[Rerun], *, page: bool, limit: int | None) -> None:
         self.price, self.page, self.time_limit = price, page, limit
-        self.brings: dict[Place, Any] = {}
+        self.brings: dict[Rerun, Any] = {}
         """A value, and the stage in which it is brought in."""
         self.outs: dict[int, Any] = {}
-        super().__init__(search.graph, search.budget, places)
+        super().__init__(search.graph, search.budget, reruns)
 
     def _brought(self, number: int, at: int) -> Any:
         value = self.graph.values[number]
@@ -53,7 +53,7 @@ class PagedModel(Model):
         return own + [[self.brings[number, at], self.again[user, at]] for user in users]
 
     def _minimise(self) -> None:
-        """Within the time limit, and what storage can hold."""
+        """The time limit, and the capacity of the storage."""
         model, values = self.model, self.graph.values
         literals = [*self.again.values(), *self.brings.values(), *self.outs.values()]
         costs = [self.price.run(node) for node, _ in self.again]
@@ -75,14 +75,14 @@ class PagedModel(Model):
         return self.cp.LinearExpr.weighted_sum(literals, factors)
 
     def best(self, search: Search, seconds: float, start: Sequence[Step] | None, offer: Offer) -> bool:
-        """Offers what it finds. Whether that is the best plan that the model has. Raises PlanError
-        if it has none."""
+        """Offers what it finds. True: that is the best plan of the model. Raises PlanError if it
+        has none."""
 
         def heard(value: Value) -> None:
-            with contextlib.suppress(PlanError):  # it may be over the budget while something is made again
+            with contextlib.suppress(PlanError):  # it may exceed the budget during a rerun
                 offer(self._steps(value))
 
-        end = search.seconds + min(seconds, search.left())
+        end = search.seconds + min(seconds, search.seconds_left())
         while True:
             if start is not None:
                 self.start(start)
@@ -98,20 +98,20 @@ class PagedModel(Model):
                 return bool(status == self.cp.OPTIMAL)
             for node, at in over:
                 self.bound_while_making(node, at)
-            if search.seconds >= end or not search.left():
+            if search.seconds >= end or not search.seconds_left():
                 return False
 
     def start(self, steps: Sequence[Step]) -> None:
         graph, model = self.graph, self.model
         timeline = Timeline(graph, steps)
-        places = {(moment.number, moment.stage) for moment in timeline.moments if moment.again}
+        reruns = {(moment.number, moment.stage) for moment in timeline.moments if moment.again}
         brought = {(moment.number, moment.stage) for moment in timeline.moments if moment.kind == "in"}
         at_the_start = timeline.at_the_start()
         model.clear_hints()
-        for place, again in self.again.items():
-            model.add_hint(again, place in places)
-        for place, bring in self.brings.items():
-            model.add_hint(bring, place in brought)
+        for rerun, again in self.again.items():
+            model.add_hint(again, rerun in reruns)
+        for rerun, bring in self.brings.items():
+            model.add_hint(bring, rerun in brought)
         for value, out in self.outs.items():
             model.add_hint(out, any(number == value for number, _ in brought))
         for number, keeps in enumerate(self.keeps):
@@ -119,6 +119,6 @@ class PagedModel(Model):
                 model.add_hint(keep, number in at_the_start[event])
 
     def _steps(self, value: Value) -> list[Step]:
-        places = [place for place, again in self.again.items() if value(again)]
-        brought = [place for place, bring in self.brings.items() if value(bring)]
-        return complete(self.graph, arrange(self.graph, places, brought))
+        reruns = [rerun for rerun, again in self.again.items() if value(again)]
+        brought = [rerun for rerun, bring in self.brings.items() if value(bring)]
+        return complete(self.graph, arrange(self.graph, reruns, brought))

@@ -4,22 +4,23 @@ Patil et al., "POET: Training Neural Networks on Tiny Devices with Integrated Re
 Paging", ICML 2022.
 
 Joules are minimised: the time of each run of a node times the device's watts, and the time of each
-transfer times the storage's watts. Constraints are those of the staged model (exact/staged.py),
-and: a value in memory was kept, made again, or brought in from storage. What is brought in has
-gone out before. All of it takes at most `slowdown` times as long as the step by itself.
+transfer times the storage's watts. Constraints are those of the staged model (exact/staged.py), and
+three more: a value in memory was kept, recomputed, or brought in from storage. A value that is
+brought in was written out before. Everything takes at most `slowdown` times as long as the step by
+itself.
 
-What differs: transfers count in the run-time limit, and take memory while they last. Storage holds
-no more than it can. Parameters, gradients and all else that a trace has are counted. The graph is
-that of a real training step, with residual branches, ops in place, scratch and several outputs.
+What differs: transfers count in the run-time limit, and take memory while they last. Storage has a
+capacity. Parameters, gradients and everything else in a trace are counted. The graph is that of a
+real training step, with residual branches, ops in place, scratch and several outputs.
 
 Not done: a second solver, and a linear relaxation.
 
-It begins with first plans (start.py). Then it asks a small model, in which every node runs once,
+It begins with first plans (start.py). Then it solves a small model, in which every node runs once,
 and then larger ones: nodes run again at the stages of their readers, at those of the readers'
 readers, or anywhere in small graphs. `about` says among which plans the last one is optimal, if it
 is. Energy is counted in 10 million units: plans that differ by less are the same.
 
-A trace has the costs of one device. It has to be the device that is asked about.
+A trace has the costs of one device. It has to be the device of the plan.
 """
 
 import contextlib
@@ -30,8 +31,8 @@ from pathlib import Path
 from coop.plan.exact.intervals import wanted
 from coop.plan.model.graph import Graph
 from coop.plan.model.plan import PlanError, Step
-from coop.plan.model.schedule import places_of
-from coop.plan.model.timeline import Place
+from coop.plan.model.schedule import reruns_of
+from coop.plan.model.timeline import Rerun
 from coop.plan.poet.model import PagedModel
 from coop.plan.poet.price import Price
 from coop.plan.poet.start import first
@@ -40,10 +41,10 @@ from coop.sizes import format_bytes, parse_bytes
 from coop.trace.device import Device, known, load
 
 _HURRIES = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
-"""What a second costs beside its energy, in watts of the device: first plans for a run-time
-limit."""
-_SMALL = 60  # nodes, for which all places are asked
-_ASIDE = (None, 0.2)  # of the time, to ask for less than was asked for: a smaller model
+"""Prices of a second besides its energy, in watts of the device. They give first plans for a
+run-time limit."""
+_SMALL = 60  # nodes: up to this size the model gets all reruns
+_ASIDE = (None, 0.2)  # of the time, for a model with fewer reruns
 _WHERE = {
     None: "every node runs once",
     1: "nodes run again where a reader runs for the first time",
@@ -79,8 +80,7 @@ def poet(
     _first_plans(best, rematerialise, page)
     _improve(best, rematerialise, page)
     if best.steps is None:
-        # Other planners, which would be asked after a PlanError, do not keep to what was said
-        # here.
+        # After a PlanError other planners would be tried, and they ignore these options.
         kind = PlanError if slowdown is None and rematerialise and page else ValueError
         limits = [f"{format_bytes(search.budget)} of memory"]
         limits += [] if slowdown is None else [f"{slowdown:g} times the run time"]
@@ -89,12 +89,12 @@ def poet(
 
 
 class _Best:
-    """The plan of least energy so far, among those that are fast enough."""
+    """The plan with the least energy so far, among those that are fast enough."""
 
     def __init__(self, search: Search, price: Price, limit: int | None) -> None:
         self.search, self.price, self.limit = search, price, limit
         self.steps: Sequence[Step] | None = None
-        self.places: set[Place] = set()
+        self.reruns: set[Rerun] = set()
         """Where first plans run nodes again."""
 
     def offer(self, steps: Sequence[Step]) -> bool:
@@ -115,12 +115,12 @@ def _first_plans(best: _Best, rematerialise: bool, page: bool) -> None:
     for remat, paged in ((True, True), (True, False), (False, True)):
         allowed = remat <= rematerialise and paged <= page
         for hurry in _HURRIES if best.limit is not None else _HURRIES[:1]:
-            if not search.left():
+            if not search.seconds_left():
                 return
             with contextlib.suppress(PlanError):
                 worth = hurry * price.watts
                 steps = first(search.graph, search.budget, price, rematerialise=remat, page=paged, hurry=worth)
-                best.places |= _again(steps)  # of others too: it is good to know where to ask
+                best.reruns |= _again(steps)  # also of slower ones: their reruns are worth a try
                 if not allowed or best.offer(steps):
                     break
 
@@ -133,22 +133,22 @@ def _improve(best: _Best, rematerialise: bool, page: bool) -> None:
     if page:
         rounds.insert(0, _ASIDE if rematerialise else (None, 1.0))
     for reach, share in rounds:
-        if search.proven or not search.left():
+        if search.proven or not search.seconds_left():
             return
         where = _WHERE[reach]
         search.stage = f"energy, {where}"
-        places = set() if reach is None else _places(graph, reach) | best.places | _again(best.steps or ())
-        model = PagedModel(search, best.price, places, page=page, limit=best.limit)
-        with contextlib.suppress(PlanError):  # there is none with these places
-            if model.best(search, search.left(share), best.steps, best.offer) and (reach, share) != _ASIDE:
+        reruns = set() if reach is None else _reruns(graph, reach) | best.reruns | _again(best.steps or ())
+        model = PagedModel(search, best.price, reruns, page=page, limit=best.limit)
+        with contextlib.suppress(PlanError):  # there is none with these reruns
+            if model.best(search, search.seconds_left(share), best.steps, best.offer) and (reach, share) != _ASIDE:
                 search.about["optimal"] = f"among plans in which {where}"
 
 
-def _again(steps: Iterable[Step]) -> set[Place]:
-    return places_of([step.number for step in steps if step.kind == "compute"])
+def _again(steps: Iterable[Step]) -> set[Rerun]:
+    return reruns_of([step.number for step in steps if step.kind == "compute"])
 
 
-def _places(graph: Graph, reach: int) -> set[Place]:
+def _reruns(graph: Graph, reach: int) -> set[Rerun]:
     return {(n, at) for n, stages in enumerate(wanted(graph, reach)) for at in stages if graph.repeatable(n, at)}
 
 

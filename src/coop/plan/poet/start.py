@@ -1,6 +1,6 @@
 """First plans for poet.py, quickly: as in search/greedy.py, but a gap may also be paged.
 
-Of both ways, the one is taken that costs less energy.
+The way that costs less energy is taken.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ class _PagedGaps(Gaps):
         super().__init__(graph, budget)
         self.price, self.rematerialise, self.hurry = price, rematerialise, hurry
         self.room = (price.capacity if price.capacity is not None else float("inf")) if page else -1
-        """Bytes in storage that are not taken."""
+        """Free bytes in storage."""
         self.paged: list[set[int]] = [set() for _ in graph.values]
         """The ends of gaps at which the value is brought in."""
 
@@ -37,9 +37,9 @@ class _PagedGaps(Gaps):
             self.take_back()
             for paged, dropped in zip(self.paged, self.dropped, strict=True):
                 paged &= dropped
-            places = ((node, at) for at, nodes in enumerate(self.again) for node in nodes)
+            reruns = ((node, at) for at, nodes in enumerate(self.again) for node in nodes)
             brought = ((value, at) for value, ends in enumerate(self.paged) for at in ends)
-            steps = complete(self.graph, arrange(self.graph, places, brought))
+            steps = complete(self.graph, arrange(self.graph, reruns, brought))
             excess = Timeline(self.graph, steps).excess(budget)
             if not excess:
                 return steps
@@ -52,7 +52,7 @@ class _PagedGaps(Gaps):
         return None if found is None else found[0] / saved
 
     def way(self, value: int, end: int) -> tuple[float, bool] | None:
-        """What it costs to give a gap up, and whether by paging."""
+        """What it costs to drop a gap, and whether by paging."""
         found: list[tuple[float, bool]] = []
         if self.rematerialise:
             needed = self.may_be_run(value, end)

@@ -1,1 +1,1 @@
-"""Plans on their way into a running program: addresses, the engine's follower, torch.compile."""
+"""Plans in a running program: addresses, the engine's follower, torch.compile."""

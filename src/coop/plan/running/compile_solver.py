@@ -4,26 +4,27 @@
     torch._functorch.config.activation_memory_budget_solver = coop.plan.compile_solver("auto")
     step = torch.compile(step)
 
-torch's own solvers bound the bytes that are saved for backward. What backward makes again has to
-be in memory too, so their peak may go up when the budget goes down. Here the budget is a share of
-the way from the least peak that was found (0) to the peak of torch's default partition (1), for
-forward and backward together.
+torch's own solvers bound the bytes that are saved for backward. What backward recomputes has to be
+in memory too, so their peak may rise when the budget falls. Here the budget is a position between
+the lowest peak that was found (0) and the peak of torch's default partition (1), for forward and
+backward together.
 
-- The partitioner can do less than a plan: in backward, what is not saved is made again once, and
-  stays to its last use. It asks a solver only which expensive ops (products, convolutions,
-  reductions) it may not make again, and then saves the least, by a minimum cut. So a choice is
-  judged by what torch makes of it: its cut, and then the order of its backward graph, in coop's
-  graph (joint_graph.py).
-- Choices come from a planner, for several budgets: what it keeps from forward to backward is
-  saved. More come from torch's own solver, from regular patterns, and from changes to the best so
+- The partitioner can do less than a plan: in backward, a value that was not saved is recomputed
+  once, and stays to its last use. A solver only chooses which expensive ops (products,
+  convolutions, reductions) must not be recomputed. Then the partitioner saves the least, by a
+  minimum cut. So a choice is judged by torch's result: its cut, and then the order of its backward
+  graph, in coop's graph (joint_graph.py).
+- Choices come from a planner, for several budgets: what it keeps from forward to backward is saved.
+  Other choices come from torch's own solver, from regular patterns, and from changes to the best so
   far.
-- All budgets choose from the same set, the cheapest that fits. So by this model neither the peak
-  nor the speed goes down when the budget goes up. The set is kept for the life of the process.
-- What draws random numbers is never made again.
+- Each budget takes the cheapest choice that fits, from one set for all budgets. So in this model
+  neither the peak nor the speed falls when the budget rises. The set is kept until the process
+  ends.
+- Ops that draw random numbers are never recomputed.
 
-torch does not ask a solver at budgets 0 and 1, nor when its minimum cuts fit without any expensive
-op made again. A step of several compiled graphs has the peak of all of them; each is planned on
-its own.
+torch calls no solver at budgets 0 and 1, nor when its minimum cuts fit without recomputing an
+expensive op. A step of several compiled graphs has the peak of all of them; each is planned on its
+own.
 """
 
 import hashlib
@@ -46,12 +47,12 @@ if TYPE_CHECKING:
     from torch._inductor.custom_graph_pass import CustomKnapsackSolver
 
 _TRIES = 400
-"""Changes that are judged at most, so that small graphs give the same answer each time."""
+"""The most changes that are tried. With a limit, small graphs give the same answer each time."""
 _LEVELS = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7)
-"""Where the planner is asked, from the floor to the peak when all is saved; and knapsacks, of all
-that torch would save."""
+"""Budgets for the planner, between the floor and the peak when everything is saved; and for
+knapsacks, as shares of all that torch would save."""
 _PLANNER = 0.5
-"""Its share of the time."""
+"""The planner's share of the time."""
 
 
 def compile_solver(planner: str = "auto", *, time_limit: float = 10.0) -> "CustomKnapsackSolver":
@@ -75,7 +76,7 @@ class _Solver:
     def __call__(
         self, memory: list[float], joint_graph: fx.Graph, max_memory: float, node_info: Any, candidates: list[fx.Node]
     ) -> tuple[list[int], list[int]]:
-        """Which of the nodes that could be made again are saved, and which need not be."""
+        """Which of the nodes that could be recomputed are saved, and which need not be."""
         joint = Joint(joint_graph, node_info, candidates)
         key = (self, joint.key)
         if key not in _known:
@@ -84,7 +85,7 @@ class _Solver:
         return sorted(kept), [i for i in range(len(candidates)) if i not in kept]
 
     def uuid(self) -> Any:
-        """torch's caches hold what this solver chose; another one must not find it."""
+        """A key for torch's caches: the choice of this solver must not be used for another one."""
         sources = b"".join(path.read_bytes() for path in sorted(Path(__file__).parents[1].rglob("*.py")))
         return "coop", hashlib.sha256(sources).hexdigest(), self.planner, self.time_limit
 
@@ -92,7 +93,7 @@ class _Solver:
 @dataclass(frozen=True)
 class _Choice:
     kept: frozenset[int]
-    """Of the candidates. The others may be made again."""
+    """Candidates that are saved. The others may be recomputed."""
     peak: int
     duration: int
 
@@ -100,7 +101,7 @@ class _Choice:
 @dataclass(frozen=True)
 class _Front:
     choices: tuple[_Choice, ...]
-    """Each of them costs less time and more memory than the one before."""
+    """Each takes less time and more memory than the one before."""
     whole: int
     """The peak at a budget of 1."""
 
@@ -126,8 +127,8 @@ def _explore(joint: Joint, memory: list[float], planner: str, time_limit: float)
 
     judge(joint.free)
     torchs = [joint.judge(joint.cut(options))[0] for options in (joint.default, joint.less)]
-    # Above the budgets at which it asks, torch makes these partitions. No answer may have a higher
-    # peak.
+    # torch makes these partitions at budgets for which it calls no solver. No answer may have a
+    # higher peak.
     most = min(known[joint.free].peak, *torchs)
     for sequence in _planned(joint.graph, planner, known[joint.free].peak, _PLANNER * time_limit):
         judge(joint.crossing(sequence))
@@ -141,7 +142,7 @@ def _explore(joint: Joint, memory: list[float], planner: str, time_limit: float)
 
 
 def _front(known: dict[frozenset[int], _Choice], most: int) -> list[_Choice]:
-    """From the least peak to the least duration, without what is worse in both."""
+    """From the lowest peak to the shortest duration, without choices that are worse in both."""
     found: list[_Choice] = []
     for choice in sorted(known.values(), key=lambda choice: (choice.peak, choice.duration, sorted(choice.kept))):
         if not found or (choice.peak <= most and choice.duration < found[-1].duration):
@@ -156,11 +157,11 @@ def _planned(graph: Graph, planner: str, most: int, seconds: float) -> Iterable[
             budget = int(least + level * (most - least))
             yield solve_sequence(graph, budget, planner, time_limit=seconds / len(_LEVELS))
         except PlanError:
-            continue  # not so low, or not in that time
+            continue  # not in that budget, or not in that time
 
 
 def _patterns(joint: Joint, memory: list[float], ordered: list[int]) -> Iterable[frozenset[int]]:
-    """None of them; what torch's own solver would save; each second, third, ..."""
+    """No candidate; those that torch's own solver would save; each second, third, ..."""
     from torch._functorch._activation_checkpointing.knapsack import dp_knapsack
 
     yield frozenset()
@@ -173,7 +174,7 @@ def _patterns(joint: Joint, memory: list[float], ordered: list[int]) -> Iterable
 
 def _changed(front: list[_Choice], ordered: list[int], rng: random.Random) -> frozenset[int]:
     """One of the best so far with a run of candidates switched, or two of them crossed."""
-    choice = front[0] if rng.random() < 0.25 else rng.choice(front)  # no budget gets below the first
+    choice = front[0] if rng.random() < 0.25 else rng.choice(front)  # the first is the lowest peak
     begin = rng.randrange(len(ordered) + 1)
     if len(front) > 1 and rng.random() < 0.3:
         head = frozenset(ordered[:begin])

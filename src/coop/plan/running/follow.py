@@ -1,8 +1,8 @@
 """A plan as the engine reads it: the steps around each op, and the addresses.
 
 csrc/engine/follower.h carries it out around the ops of a running program, or of a trace that is
-played. Whether the plan is legal, model/check.py says. Where values lie, the plan itself says;
-only if it does not, or there is less room than that takes, addresses are solved here.
+played. model/check.py decides whether the plan is legal. The plan has the addresses of its values.
+They are solved here only if the plan has none, or if they need more room than there is.
 """
 
 from collections.abc import Iterator
@@ -16,13 +16,13 @@ from coop.plan.running.packing import assign, room_in, tiny
 from coop.sizes import format_bytes
 
 _SILENT = ":statistics"
-"""A batch norm's update of its running statistics is an op of its own in a trace, and part of the
-batch norm live."""
+"""In a trace, the update of a batch norm's running statistics is an op of its own. In a live
+program it is part of the batch norm."""
 
 
 def refuse_unless_for(plan: Plan, graph: str | None, budget: int) -> None:
-    """Raises PlanError if a plan is for another graph (None: that will be seen) or needs more than
-    the budget."""
+    """Raises PlanError if a plan is for another graph (None: not known yet) or needs more than the
+    budget."""
     if graph is not None:
         check_same_step(plan, graph)
     if plan.peak > budget:
@@ -61,8 +61,8 @@ def planned(plan: Plan, budget: int, *, live: bool) -> _C.Planned:
 
 
 def _placed(plan: Plan, budget: int) -> tuple[Interval, ...]:
-    """The plan's own addresses. They are solved anew if it has none, or if they take more room
-    than this budget has and were solved for another."""
+    """The plan's own addresses. They are solved again if the plan has none, or if they were solved
+    for another budget and do not fit into this one."""
     room = room_in(plan, budget)
     own = plan.addresses
     if own is not None and (own.needed <= room or budget == plan.budget):

@@ -1,14 +1,15 @@
 """torch.compile's joint graph of forward and backward, as a graph of coop.
 
-And what torch's partitioner makes of a choice of ops that it may not make again: the same minimum
-cut and the same order of the backward graph, which torch is asked for or which is copied from it.
+It also predicts the result of torch's partitioner for a choice of ops that must not be recomputed:
+the same minimum cut and the same order of the backward graph. These are computed by torch itself,
+or by code that follows torch's.
 
 Costs are a roofline (coop/trace/device.py), or the user's own if torch is given an estimator. Not
-modelled: what kernels use while they run (but for convolutions on a CPU), and what inductor fuses
+modelled: the scratch of kernels (except convolutions on a CPU), and values that inductor fuses
 away.
 
-Memory is the timeline's. What a plan keeps for backward is not, because it is only what backward
-reads: what forward returns is in memory as well.
+Memory is counted by the timeline. What a plan keeps for backward is not taken from it, because only
+values that backward reads count: the timeline also has what forward returns.
 """
 
 import functools
@@ -29,7 +30,7 @@ from coop.trace.tensors import tensors_in
 
 
 class Joint:
-    """The joint graph, in coop's terms, and what the partitioner makes of a choice."""
+    """The joint graph, in coop's terms, and the partitioner's result for a choice."""
 
     def __init__(self, joint: fx.Graph, info: Any, candidates: Sequence[fx.Node]) -> None:
         from torch._functorch import config, partitioners
@@ -43,19 +44,19 @@ class Joint:
         self.free = frozenset(range(len(candidates))) - self.fixed
         self.returned = {node for out in joint.find_nodes(op="output") for node in out.all_input_nodes}
         self.ends = [n for n in self.nodes if n in info.required_bw_nodes and (n in self.returned or _writes(n))]
-        """What backward is run for."""
+        """The results of backward."""
         self.default = partitioners.MinCutOptions(*(getattr(config, f"ban_recompute_{reason}") for reason in _REASONS))
-        """torch's reasons not to make something again, at a budget of 1."""
+        """torch's rules for what is not recomputed, at a budget of 1."""
         self.less = replace(self.default, **dict.fromkeys((f"ban_if_{reason}" for reason in _REASONS[:3]), False))
-        """What it tries first when the budget is less."""
+        """Those that it tries first when the budget is lower."""
         self.least = replace(self.less, ban_if_not_in_allowlist=False)
-        """And then: with these, and with the candidates that a solver saves."""
+        """Those that it tries next, with the candidates that a solver saves."""
         if config.aggressive_recomputation:
             self.default = self.less = self.least
         self.number: dict[fx.Node, int] = {}
         """Of the nodes of coop's graph. Views have none."""
         self.holds: dict[fx.Node, tuple[int, ...]] = {}
-        """The values that have to be there for somebody who reads a node."""
+        """The values that have to be in memory for a reader of a node."""
         self.graph = self.build(config.activation_memory_budget_runtime_estimator)
         costs, names = [node.cost for node in self.graph.nodes], [node.name for node in candidates]
         self.key = repr((self.graph.fingerprint, costs, names, self.default))
@@ -76,8 +77,8 @@ class Joint:
         return found.peak, found.duration
 
     def parts(self, saved: set[fx.Node]) -> tuple[list[fx.Node], list[fx.Node]]:
-        """What forward and backward run, in order: as `_extract_fwd_bwd_modules` and
-        `reordering_to_mimic_autograd_engine` do."""
+        """The nodes of forward and backward, in order, as `_extract_fwd_bwd_modules` and
+        `reordering_to_mimic_autograd_engine` give them."""
         ahead = self.above([*saved, *self.info.required_fw_nodes], set())
         forward = [node for node in self.nodes if node in ahead]
         behind = self.above(self.ends, saved)
@@ -86,14 +87,14 @@ class Joint:
         first = next((at for at, n in enumerate(listed) if not tangents.isdisjoint(n.all_input_nodes)), 0)
         backward: list[fx.Node] = []
         done = set(saved)
-        for node in listed[first:] + listed[:first]:  # the first ones are left only if nobody but the output reads them
+        for node in listed[first:] + listed[:first]:  # the first ones remain only if just the output reads them
             new = self.above([node], done)
             backward.extend(n for n in sorted(new, key=self.order.__getitem__) if n.op != "placeholder")
             done |= new
         return forward, backward
 
     def above(self, nodes: Iterable[fx.Node], given: set[fx.Node]) -> set[fx.Node]:
-        """These nodes and all they need, as far as it is not given."""
+        """These nodes and all that they need, without what is given."""
         found: set[fx.Node] = set()
         stack = list(nodes)
         while stack:
@@ -104,7 +105,7 @@ class Joint:
         return found
 
     def build(self, estimator: Any) -> Graph:
-        """Numbered in the order in which all runs if all is saved."""
+        """Nodes are numbered in the order in which they run if everything is saved."""
         forward, backward = self.parts(set(self.info.required_fw_nodes))
         nodes: list[Node] = []
         values: list[tuple[int, int]] = []
@@ -158,8 +159,8 @@ class Joint:
         index = {node: i for i, node in enumerate(self.candidates)}
         found, seen = set[int](), set[fx.Node]()
         stack = [n for n in self.number if not needed.isdisjoint(self.holds[n])]
-        # Where no candidate is kept but something made from it, to ban the candidate is to have
-        # torch cut at one or the other.
+        # If no candidate is kept but a value made from it, the candidate is banned: then torch cuts
+        # at one of the two.
         while stack:
             node = stack.pop()
             if node in index:
@@ -182,7 +183,8 @@ def _random(node: fx.Node) -> bool:
 
 
 def _views(node: fx.Node) -> bool:
-    """By the schema, or by what the op did when it was traced (`_unsafe_view` does not say)."""
+    """Whether it is a view: by the schema, or by what the op did when it was traced (the schema of
+    `_unsafe_view` does not say so)."""
     returns = getattr(getattr(node.target, "_schema", None), "returns", ())
     if returns and all(result.alias_info is not None for result in returns):
         return True
@@ -203,7 +205,7 @@ def _bytes(value: Any) -> int:
 
 
 def _scratch(node: fx.Node) -> int:
-    """On CPUs, convolutions work on copies in a layout of their own. So much was measured."""
+    """On CPUs, convolutions work on copies in a layout of their own. The factor is measured."""
     name = getattr(getattr(node.target, "overloadpacket", None), "__name__", "")
     if name not in ("convolution", "convolution_backward") or not node.all_input_nodes[0].meta["val"].is_cpu:
         return 0

@@ -1,13 +1,12 @@
-"""Addresses for a plan: every value, for as long as it is in memory, and all scratch, at an offset
-of its own.
+"""Addresses for a plan: every interval of a value in memory, and all scratch, gets an offset.
 
-Intervals are placed one after the other, each at the lowest offset where nothing placed before
-lives at the same time. In which order decides how much is lost: a few are tried. Where that leaves
-too much, CP-SAT is asked to place the large ones in so much room (two-dimensional non-overlap, as
-a feasibility problem), and the small ones go in between. What an op overwrites keeps its place.
+Intervals are placed one after the other, each at the lowest offset where no placed interval lives
+at the same time. The order decides how much is lost, so a few orders are tried. If too much is
+lost, CP-SAT places the large ones in a given room (two-dimensional non-overlap, as a feasibility
+problem), and the small ones go in between. A value that an op overwrites keeps its address.
 
-`place` is called once, when a plan is made: the plan keeps its addresses, and so does its file.
-Decision 13 says why addresses matter and what else was tried.
+`with_addresses` is called once, when a plan is made: the plan keeps its addresses, and so does its
+file. Decision 13 says why addresses matter and what else was tried.
 """
 
 import math
@@ -23,23 +22,24 @@ from coop.plan.model.plan import Plan, PlanError
 from coop.plan.model.timeline import timeline_of
 from coop.plan.search.search import Search
 
-PATIENCE = 6.0  # seconds with CP-SAT, for each room that is asked
+PATIENCE = 6.0  # seconds with CP-SAT, for each room that is tried
 _ROOMS = (1.0, 1.005, 1.02)  # over what lives at once
-_SMALL = 2048  # parts of the room: what is no larger finds a place anyway
+_SMALL = 2048  # parts of the room: smaller intervals fit in any case
 _WORKERS = 4
-"""More than there are cores: CP-SAT's ways to search differ, and any may be the lucky one."""
+"""More than there are cores: CP-SAT's workers search in different ways, and any of them may
+succeed."""
 
 
-def place(plan: Plan, search: Search | None = None, *, patience: float = PATIENCE) -> Plan:
-    """The plan with addresses for running it in its own budget; without, if none were found that
-    lie inside of that."""
+def with_addresses(plan: Plan, search: Search | None = None, *, patience: float = PATIENCE) -> Plan:
+    """The plan with addresses for its own budget. Without addresses if none were found inside that
+    budget."""
     found = assign(plan, above=tiny(), room=room_in(plan, plan.budget), patience=patience, search=search)
     return replace(plan, addresses=found if found.needed <= plan.budget else None)
 
 
 def tiny() -> int:
-    """Bytes up to which the engine leaves values where the program puts them: they have no planned
-    place."""
+    """Bytes. Values up to this size have no planned address: the engine leaves them where the
+    program puts them."""
     return int(_C.Options().tiny)
 
 
@@ -56,11 +56,11 @@ def assign(
     patience: float = PATIENCE,
     search: Search | None = None,
 ) -> Addresses:
-    """For everything that is larger than `above` bytes, in as little room as can be found; or, if
-    `room` bytes are enough, in no more than that. Raises PlanError if the plan does not say what
-    its nodes are.
+    """Addresses for every interval larger than `above` bytes, in as little room as can be found; or
+    in `room` bytes, if that is enough. Raises PlanError if the plan does not say what its nodes
+    are.
 
-    CP-SAT is asked for at most `patience` seconds for each room; not at all for 0, or once the
+    CP-SAT runs for at most `patience` seconds for each room; not at all if that is 0, or after the
     `search` was stopped.
     """
     if not plan.program:
@@ -85,7 +85,7 @@ def assign(
 
 
 def _orders(lives: list[Interval], at: int) -> Iterator[list[Interval]]:
-    """The larger first; and those that live when the most does before all others."""
+    """Larger ones first; before all others, those that live at the moment with the most bytes."""
     yield sorted(lives, key=lambda i: (-i.bytes, i.begin))
     yield sorted(lives, key=lambda i: (not i.begin <= at < i.end, -i.bytes, i.begin))
     yield sorted(lives, key=lambda i: (-i.bytes * (i.end - i.begin), i.begin))
@@ -94,8 +94,8 @@ def _orders(lives: list[Interval], at: int) -> Iterator[list[Interval]]:
 def _packed(
     lives: list[Interval], room: int, patience: float = PATIENCE, search: Search | None = None
 ) -> list[Interval]:
-    """The large ones in so much room, by CP-SAT; the others wherever they fit. Empty: it was not
-    found in time."""
+    """Places the large ones in this room by CP-SAT, and the others wherever they fit. Empty: no
+    solution in time."""
     large = [interval for interval in lives if interval.bytes * _SMALL > room]
     small = [interval for interval in lives if interval.bytes * _SMALL <= room]
     unit = math.gcd(*(interval.bytes for interval in large))
@@ -116,7 +116,7 @@ def _packed(
 
 
 def _place(order: Sequence[Interval], placed: Sequence[Interval] = ()) -> list[Interval]:
-    """Each at the lowest offset that is free for as long as it lives, beside what is placed
+    """Places each at the lowest offset that is free while it lives, beside those that are placed
     already."""
     begins, ends, lows, highs = np.zeros((4, len(placed) + len(order)), dtype=np.int64)
     done = list(placed)

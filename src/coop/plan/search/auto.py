@@ -1,14 +1,14 @@
 """auto: the planner to call. It combines the others under one time limit.
 
-1. If everything fits, it is kept.
-2. A first plan, at once: by giving up gaps (greedy.py); and what the policy coop does without a
+1. If everything fits, everything is kept.
+2. A first plan, at once: by dropping gaps (greedy.py), and from what the policy coop does without a
    plan, played on the engine.
-3. A plan from one cut (cut.py), and the bound that belongs to it (bounds.py). Of most training
-   steps nothing is left after that but a small certified gap.
+3. A plan from one cut (cut.py), and the bound that belongs to it (bounds.py). For most training
+   steps, only a small certified gap is left after that.
 4. Replays that drop by price, with and without a tree of separators (treewidth.py).
 5. Annealing, from the best plan and from the cheapest cut, fitting or not (anneal.py).
-6. The staged model (staged.py) around what was found: first with the places where a node's readers
-   run, then, if the graph is small, with all there are, which is exact.
+6. The staged model (staged.py) around the best plan: first with reruns where a node's readers run,
+   then, if the graph is small, with all reruns, which is exact.
 
 It ends when the bound is reached, or nearly, or the time is over.
 """
@@ -23,7 +23,7 @@ from coop.plan.exact.solvers import missing
 from coop.plan.exact.staged import everywhere, near, solve
 from coop.plan.heuristic.treewidth import treewidth
 from coop.plan.model.plan import PlanError
-from coop.plan.model.schedule import peak_of, places_of, prune
+from coop.plan.model.schedule import peak_of, prune, reruns_of
 from coop.plan.search.anneal import anneal
 from coop.plan.search.bounds import bound, moments
 from coop.plan.search.cut import cut
@@ -32,21 +32,21 @@ from coop.plan.search.search import Search
 from coop.sizes import format_bytes
 from coop.trace.trace import Op
 
-_CLOSE = 1e-4  # a gap that is not worth anybody's time
-_SMALL = 130  # nodes, for which all places are asked at once
-_MEDIUM = 700  # nodes, for which the staged model is of use
+_CLOSE = 1e-4  # a gap that is not worth more time
+_SMALL = 130  # nodes: up to this size the staged model gets all reruns at once
+_MEDIUM = 700  # nodes: up to this size the staged model helps
 _LARGE = 4000
-_HOT = (0.03, 0.01)  # to begin annealing with: what it starts from is good
+_HOT = (0.03, 0.01)  # the first temperature is low: the start is good
 _HOT_IF_SMALL = (0.3, 0.1)
-_SOON = 1.0  # seconds in which annealing has found what there is to find in a small graph
+_SOON = 1.0  # seconds after which annealing finds no more in a small graph
 
 
 @dataclass
 class _Shown:
-    """What its parts have shown, beside the plans and the bound that the search keeps."""
+    """What its parts have proven, besides the plans and the bound that the search keeps."""
 
     impossible: bool = False
-    """No plan fits: at the moment at which memory is shortest, what has to be there does not."""
+    """No plan fits: what has to be in memory at the moment with the least room does not fit."""
     best_near: int | None = None
     """No plan that runs nodes again only where their readers run for the first time takes less.
     Nanoseconds."""
@@ -78,7 +78,7 @@ def auto(search: Search) -> None:
         while not _done(search):
             _anneal(search, [])
     best = search.sequence
-    if best is not None:  # annealing may leave runs that nobody needs
+    if best is not None:  # annealing may leave reruns that are not needed
         search.offer_if_legal(prune(graph, best))
         if search.duration == shown.best_near and not search.proven:
             search.about["optimal"] = (
@@ -87,7 +87,7 @@ def auto(search: Search) -> None:
 
 
 def _as_the_policy_does(search: Search) -> None:
-    """What coop runs again without a plan, if it gets through: nobody wants a plan that is
+    """The reruns of the policy coop without a plan, if the step completes: a plan must not be
     worse."""
     from coop.simulate.player import Player  # which can follow plans
 
@@ -126,7 +126,7 @@ def _with_solvers(search: Search, shown: _Shown) -> None:
 
 
 def _done(search: Search) -> bool:
-    if search.proven or not search.left():
+    if search.proven or not search.seconds_left():
         return True
     return search.duration is not None and search.duration - search.bound <= _CLOSE * search.duration
 
@@ -134,8 +134,8 @@ def _done(search: Search) -> bool:
 def _raise_bound(search: Search, shown: _Shown) -> None:
     """One moment, whole; then more moments."""
     count = 1
-    found = bound(search, moments(search.graph, 1), seconds=search.left(0.3), whole=True)
-    while found is not None and search.left():
+    found = bound(search, moments(search.graph, 1), seconds=search.seconds_left(0.3), whole=True)
+    while found is not None and search.seconds_left():
         if found == math.inf:
             shown.impossible = True
             search.stop()
@@ -145,14 +145,14 @@ def _raise_bound(search: Search, shown: _Shown) -> None:
         if _done(search) or count >= (16 if len(search.graph.nodes) <= _SMALL else 64):
             return
         count *= 4
-        found = bound(search, moments(search.graph, count), seconds=search.left(0.3))
+        found = bound(search, moments(search.graph, count), seconds=search.seconds_left(0.3))
 
 
 def _from_cut(search: Search) -> list[list[int]]:
-    """What to start from: the cheapest sequence, whether it fits or not."""
+    """The start: the cheapest sequence, whether it fits or not."""
     first: list[list[int]] = []
     share = 0.1 if len(search.graph.nodes) <= _SMALL else 0.4
-    for sequence in cut(search, seconds=search.left(share)):
+    for sequence in cut(search, seconds=search.seconds_left(share)):
         first = first or [sequence]
         search.offer_if_legal(sequence)
     return first
@@ -160,7 +160,7 @@ def _from_cut(search: Search) -> list[list[int]]:
 
 def _solve_exactly(search: Search) -> bool:
     search.stage = "exact"
-    if not _staged(search, everywhere, search.left()):
+    if not _staged(search, everywhere, search.seconds_left()):
         return False
     search.prove()
     return True
@@ -168,36 +168,36 @@ def _solve_exactly(search: Search) -> bool:
 
 def _improve(search: Search, shown: _Shown, share: float) -> None:
     search.stage = "staged"
-    if _staged(search, near, search.left(share)):
+    if _staged(search, near, search.seconds_left(share)):
         shown.best_near = search.duration
 
 
-def _staged(search: Search, places: Callable[..., set[tuple[int, int]]], seconds: float) -> bool:
-    """Whether the best plan with these places was found."""
+def _staged(search: Search, reruns: Callable[..., set[tuple[int, int]]], seconds: float) -> bool:
+    """Whether the best plan with these reruns was found."""
     best = search.sequence
     try:
-        return solve(search, places(search.graph) | places_of(best or []), start=best, seconds=seconds).optimal
+        return solve(search, reruns(search.graph) | reruns_of(best or []), start=best, seconds=seconds).optimal
     except PlanError:
         return False
 
 
 def _replay(search: Search) -> None:
-    """Replays that drop by price: where no single cut fits, and at very tight budgets, they are
-    the best to start from."""
-    large = len(search.graph.nodes) > _LARGE  # annealing does little there
+    """Replays that drop by price. They are the best start where no single cut fits, and at very
+    tight budgets."""
+    large = len(search.graph.nodes) > _LARGE  # annealing finds little there
     share = 0.15 if search.duration is not None and not large else 0.6
-    with contextlib.suppress(PlanError), search.within(search.left(share)):
+    with contextlib.suppress(PlanError), search.within(search.seconds_left(share)):
         treewidth(search)
 
 
 def _anneal(search: Search, starts: Sequence[list[int]]) -> None:
-    """From all these and from the best so far, side by side."""
+    """Anneals from all these and from the best plan so far, in parallel."""
     search.stage = "annealing"
     best = search.sequence
     several = [*starts, *([best] if best else [])] or [list(range(len(search.graph.nodes)))]
     if len(several) == 1:
         several *= search.workers
-    seconds = search.left(0.3)
+    seconds = search.seconds_left(0.3)
     hot = _HOT
     if len(search.graph.nodes) <= _SMALL:
         seconds, hot = min(seconds, _SOON), _HOT_IF_SMALL
@@ -214,7 +214,7 @@ def _anneal(search: Search, starts: Sequence[list[int]]) -> None:
 
 
 class _Beside:
-    """Something that goes on on a thread of its own meanwhile."""
+    """Runs work on another thread."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         self.thread = threading.Thread(target=work)

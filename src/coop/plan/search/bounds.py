@@ -2,17 +2,17 @@
 
 `bound` is a relaxation of Checkmate's schedule to a few moments, for graphs of any size. At each
 moment, while a node runs for the first time, what is in memory fits into the budget. What is read
-between two moments and was not in memory at the first of them has been run again in between, and
-so has what that needs. How often, and what is in memory meanwhile, is left open. Runs between
+between two moments and was not in memory at the first of them has been run again in between, and so
+has what that needs. The model does not say how often, or what is in memory meanwhile. Runs between
 different pairs of moments are different runs, so their costs add up. More moments give a better
-bound. Where they are matters more than how many there are, so they are put where memory is
-shortest.
+bound. Their position matters more than their number, so they are put where the least memory is
+left.
 
 The other bound, with all of Checkmate's stages, is in exact/checkmate.py. It is better, and out of
 reach for more than some 200 nodes.
 
-Memory is stated here as rows of a program, because its unknowns are no schedule. Where moments are
-put follows from the timeline, and from how long the program reads each value.
+Memory is written here as rows of a program, because its unknowns are no schedule. The positions of
+moments follow from the timeline, and from how long the program reads each value.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,25 +30,25 @@ _Levels = NDArray[np.float64]
 
 
 def bound(search: Search, moments: Sequence[int], *, seconds: float, whole: bool = False) -> float | None:
-    """Nanoseconds that no plan goes below, the graph's own cost included. None: the solver did not
-    get there in time. Infinity: there is no plan.
+    """Nanoseconds: no plan takes less. The graph's own cost is included. None: the solver found no
+    bound in time. Infinity: there is no plan.
 
-    `whole`: nothing is done by halves. That takes longer, and is worth it for one moment.
+    `whole`: variables are integers. That takes longer, and is worth it for one moment.
     """
-    # A solver may take a plan that fills the budget to the last byte for one that exceeds it.
+    # A solver may find that a plan that fills the budget to the last byte exceeds it.
     cuts = Cuts(search.graph, search.budget, sorted(moments), whole=whole, slack=_SLACK)
     found = cuts.linear.least(search, seconds)
     return None if found is None else search.graph.cost * (1 - _SLACK) + found
 
 
 def moments(graph: Graph, count: int) -> list[int]:
-    """Nodes at which memory is short: the highest, and then those that share the bytes above the
-    rest best."""
+    """Nodes at which memory is short: first the highest, then those with the most bytes that no
+    chosen moment has in memory."""
     levels = np.array(profile(graph, range(len(graph.nodes))).memory, dtype=np.float64)
     chosen = [int(levels.argmax())]
     alive = _crossing(graph)
     while len(chosen) < min(count, len(graph.nodes)):
-        # Next, where the least of what is in memory is in memory at a chosen moment as well.
+        # Next, the node with the most bytes that no chosen moment has in memory.
         gain = levels - np.max([alive(moment) for moment in chosen], axis=0)
         gain[chosen] = -1
         best = int(gain.argmax())
@@ -59,7 +59,7 @@ def moments(graph: Graph, count: int) -> list[int]:
 
 
 def _crossing(graph: Graph) -> Callable[[int], _Levels]:
-    """For a moment: the bytes that it has in common with every other, when everything is kept."""
+    """The bytes that a moment has in common with each other moment, when everything is kept."""
     begin = np.array([value.node for value in graph.values])
     end = np.array([until(graph, number) for number in range(len(graph.values))])
     sizes = np.array([value.bytes for value in graph.values], dtype=np.float64)
@@ -84,7 +84,7 @@ class Cuts:
         self.ends = [*moments[1:], len(graph.nodes)]
         self.linear = Linear()
         self.kept: list[dict[int, int]] = []
-        """For each moment, values made before it that may be there: their variable."""
+        """For each moment: the variables of values made before it that may be in memory."""
         self.again: list[dict[int, int]] = []
         """For each stretch after a moment, nodes that may be run again in it."""
         for moment in moments:
@@ -121,14 +121,14 @@ class Cuts:
 
     def _there(self, stretch: int, value: int, again: dict[int, int] | None = None) -> list[int] | None:
         """Variables of which one has to be 1 for a value to be read in a stretch. None: it may be
-        there anyway."""
+        in memory in any case."""
         graph, moment = self.graph, self.moments[stretch]
         if graph.values[value].node > moment or (
             graph.values[value].node == moment and graph.overwriter.get(value, moment + 1) > moment
         ):
             return None
         found = []
-        # What the moment's own node overwrites is not there any more.
+        # What the moment's own node overwrites is no longer in memory.
         if value in self.kept[stretch] and graph.overwriter.get(value) != moment:
             found.append(self.kept[stretch][value])
         runs = self.again[stretch] if again is None else again
@@ -153,7 +153,7 @@ class Cuts:
                     self.linear.row([*((variable, 1.0) for variable in there), (again, -1.0)], low=0.0)
 
     def _add_ever(self, stretch: int) -> None:
-        """The same for all that comes after a moment, without regard to where: else halves of runs
+        """The same for everything after a moment, whatever the stretch. Otherwise fractions of runs
         would be enough."""
         graph, linear, end = self.graph, self.linear, len(self.graph.nodes)
         ever = {}
@@ -179,6 +179,6 @@ class Cuts:
             there = self._there(stretch, value)
             if there is None:
                 continue
-            if begin < self.graph.overwriter.get(value, -1) < end:  # gone with that, unless it was made again
+            if begin < self.graph.overwriter.get(value, -1) < end:  # overwritten then, unless it was computed again
                 there = [variable for variable in there if variable != self.kept[stretch].get(value)]
             self.linear.row([*((variable, 1.0) for variable in there), (later, -1.0)], low=0.0)

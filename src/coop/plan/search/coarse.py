@@ -3,15 +3,15 @@ graph.
 
 Two rules, both for nodes that follow each other in the program:
 
-- A chain is fused where keeping what is in between cannot pay: only the next node reads it, that
-  node reads nothing new, and what it makes is not larger.
-- Nodes at the end are fused, as many as do not need more memory together than some other node
-  needs by itself: an optimizer's thousand updates.
+- A chain is fused where keeping the values in between cannot pay: only the next node reads them,
+  that node reads nothing else, and its output is not larger.
+- Nodes at the end, such as an optimizer's thousand updates, are fused, as long as they together do
+  not need more memory than some other node alone.
 
 A fused node needs all its inputs at once, and as much scratch as its members need at most. So a
-plan of the coarse graph is a plan of the fine one, in no more memory. What the fine graph could do
-in less memory, by bringing an input later, is lost. A bound of the fine graph tells how much that
-is at most: coarse plans are offered to the search in the fine graph, and the gap is that search's.
+plan of the coarse graph is a plan of the fine one, in no more memory. Plans that need less memory
+because they bring an input later are lost. The bound of the fine graph limits this loss: coarse
+plans are offered to the search in the fine graph, and the gap is that search's.
 """
 
 import math
@@ -25,7 +25,7 @@ from coop.plan.model.schedule import peak_alone
 from coop.plan.search.bounds import bound, moments
 from coop.plan.search.search import Search
 
-_LARGE = 150  # nodes, from which on it is worth it
+_LARGE = 150  # nodes: coarsening pays from this size on
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class CoarseSearch(Search):
     """A search in a coarse graph whose plans are offered to that in the fine one."""
 
     def __init__(self, fine: Search, coarse: Coarse) -> None:
-        super().__init__(coarse.graph, fine.budget, fine.left(), workers=fine.workers)
+        super().__init__(coarse.graph, fine.budget, fine.seconds_left(), workers=fine.workers)
         self.fine, self.coarse = fine, coarse
 
     def offer(self, sequence: Sequence[int]) -> bool:
@@ -52,8 +52,8 @@ class CoarseSearch(Search):
         self.fine.offer_if_legal(self.coarse.fine(sequence))
         return better
 
-    def left(self, share: float = 1.0) -> float:
-        return min(super().left(share), self.fine.left(share))
+    def seconds_left(self, share: float = 1.0) -> float:
+        return min(super().seconds_left(share), self.fine.seconds_left(share))
 
 
 def in_the_coarse(planner: Callable[..., None], search: Search, **options: Any) -> None:
@@ -65,7 +65,7 @@ def in_the_coarse(planner: Callable[..., None], search: Search, **options: Any) 
         return
     inner = CoarseSearch(search, coarse)
     search.about["coarse"] = f"planned with {len(coarse.graph.nodes)} nodes for {len(search.graph.nodes)}"
-    found = bound(search, moments(search.graph, 1), seconds=search.left(0.2))
+    found = bound(search, moments(search.graph, 1), seconds=search.seconds_left(0.2))
     if found is not None and math.isfinite(found):
         search.raise_bound(found)
     try:
@@ -114,12 +114,12 @@ class _Fused:
         self.fine, self.groups = graph, groups
         self.group_of = [number for number, group in enumerate(groups) for _ in group]
         self.numbers: dict[int, int] = {}
-        """Of values that are seen outside of their group, in the coarse graph."""
+        """The numbers, in the coarse graph, of values that are read outside of their group."""
         for number, value in enumerate(graph.values):
             home = self.group_of[value.node]
             if value.kept or any(self.group_of[user] != home for user in value.users):
                 self.numbers[number] = len(self.numbers)
-        for group in groups:  # what nobody reads is an output too, or its bytes would not count
+        for group in groups:  # a value that no node reads is an output too, or its bytes would not count
             for node in group:
                 for made in graph.nodes[node].outputs:
                     if len(group) == 1:
@@ -143,7 +143,7 @@ class _Fused:
         inside = {v for member in members for v in member.outputs}
         inputs = dict.fromkeys(v for member in members for v in member.inputs if v not in inside)
         outputs = [v for member in members for v in member.outputs if v in self.numbers]
-        # What it overwrites, through versions that nobody else sees.
+        # What it overwrites, through versions that no other node reads.
         before = {v: old for member in members for v, old in zip(member.outputs, member.over, strict=False)}
         gone = {old for old in before.values() if old != NONE}
         outputs = [v for v in outputs if v not in gone]

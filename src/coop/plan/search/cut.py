@@ -1,16 +1,16 @@
-"""Plans from one cut: what is kept across the moment at which memory is shortest decides the rest.
+"""Plans from one cut: what is kept across the moment with the least room decides the rest.
 
-In a training step that moment is the turn from forward to backward. What is read after it was
-either kept, or is run again once, with whatever that needs, right before it is first read; then it
-stays. Which of both, for all values at once, is a knapsack with precedences: a mixed-integer
-program with a Boolean for each node and value. Its optimum is found in a second for thousands of
-nodes. Its relaxation (bounds.py) is a bound for all plans; on the networks of the paper the two
-are within a percent of each other. Decision 12 says more.
+In a training step that moment is the turn from forward to backward. A value that is read after it
+was either kept, or is computed again once, with what that needs, right before it is first read;
+then it stays. Choosing one of the two for all values at once is a knapsack with precedences: a
+mixed-integer program with a Boolean for each node and value. Its optimum is found in a second for
+thousands of nodes. Its relaxation (bounds.py) is a bound for all plans; on the networks of the
+paper the two are within a percent of each other. Decision 12 says more.
 
-Memory at other moments is bounded too, as a sum over what is kept. What is run again for the sake
-of others adds to it: where a plan is seen to exceed the budget, that moment gets less room, and
-the program is solved again. These sums are rows of a program, whose unknowns are no schedule; the
-levels they begin with, and what exceeds the budget, are the timeline's.
+Memory at other moments is bounded too, as a sum over what is kept. Reruns for the sake of others
+add to it. If a plan exceeds the budget at a moment, that moment gets less room, and the program is
+solved again. These sums are rows of a program, because its unknowns are no schedule. The levels
+that they start from, and the excess over the budget, come from the timeline.
 """
 
 from collections.abc import Iterator
@@ -18,20 +18,20 @@ from collections.abc import Iterator
 from coop.plan.exact.solvers import math_opt
 from coop.plan.model.plan import PlanError
 from coop.plan.model.schedule import frees, profile, prune, sequence_of
-from coop.plan.model.timeline import Place
+from coop.plan.model.timeline import Rerun
 from coop.plan.search.bounds import Cuts
 from coop.plan.search.search import Search
 
 _ROUNDS = 40
-_GAP = 1e-3  # of the time that is spent on what is run again
+_GAP = 1e-3  # of the time that reruns take
 
 
 def cut(search: Search, *, seconds: float) -> Iterator[list[int]]:
-    """Sequences, until one fits into the budget. The first costs the least, if nothing has to be
+    """Sequences, until one fits into the budget. The first is the cheapest, if nothing has to be
     run again for others."""
     levels = profile(search.graph, range(len(search.graph.nodes))).memory
     moment = max(range(len(levels)), key=lambda at: levels[at])
-    return _Plans(search, moment, levels).sequences(min(seconds, search.left()))
+    return _Plans(search, moment, levels).sequences(min(seconds, search.seconds_left()))
 
 
 class _Plans:
@@ -51,8 +51,9 @@ class _Plans:
                 self._bound(at)
 
     def _bound(self, at: int) -> None:
-        """Memory at another moment: what is there anyway, and what is kept though nobody reads it
-        before the cut any more (at a moment before it), or not yet (after it)."""
+        """Memory at another moment: the values that are there in any case, and those that are there
+        only because they are kept across the cut. At a moment before the cut, these are not read
+        again before it; at a moment after the cut, they have not been read yet."""
         terms, fixed = [], self.levels[at]
         for value, variable in self.kept.items():
             if self._waits(value, at):
@@ -76,19 +77,19 @@ class _Plans:
         end = self.search.seconds + seconds
         for _ in range(_ROUNDS):
             left = end - self.search.seconds
-            if left <= 0 or not self.search.left():
+            if left <= 0 or not self.search.seconds_left():
                 break
             result = self.cuts.linear.run(self.search, left / 2, relative_gap_tolerance=_GAP)
             values = self.cuts.linear.values(result)
             if result.termination.reason == opt.TerminationReason.INFEASIBLE or values is None:
                 break
-            places = self._places(values)
-            late = [node for node, at in places if not self.graph.repeatable(node, at)]
+            reruns = self._reruns(values)
+            late = [node for node, at in reruns if not self.graph.repeatable(node, at)]
             if late:
                 for node in late:
                     self.cuts.linear.highs[self.again[node]] = 0
                 continue
-            sequence = sequence_of(self.graph, places)
+            sequence = sequence_of(self.graph, reruns)
             try:
                 frees(self.graph, sequence)
             except PlanError:
@@ -98,8 +99,8 @@ class _Plans:
             if not self._tighten(sequence, values):
                 break
 
-    def _places(self, values: list[float]) -> list[Place]:
-        """Each node that is run again, right before what it makes is read."""
+    def _reruns(self, values: list[float]) -> list[Rerun]:
+        """The reruns: each right before its output is read."""
         graph = self.graph
         again = [node for node, variable in self.again.items() if values[variable] > 0.5]
         at: dict[int, int] = {}
@@ -110,14 +111,14 @@ class _Plans:
                     continue
                 for user in graph.values[value].users:
                     first = min(first, user if user > self.moment else at.get(user, first))
-            for value in graph.nodes[node].inputs:  # before somebody overwrites what it reads
+            for value in graph.nodes[node].inputs:  # before one of its inputs is overwritten
                 first = min(first, at.get(self.graph.overwriter.get(value, -1), first))
             at[node] = first
         return list(at.items())
 
     def _tighten(self, sequence: list[int], values: list[float]) -> bool:
-        """Leaves more room where the sequence exceeds the budget. False: it does not, or no room
-        can be left."""
+        """Leaves more room where the sequence exceeds the budget. False: it does not exceed it, or
+        no more room can be left."""
         worst = profile(self.graph, sequence).excess(self.search.budget)
         linear, budget = self.cuts.linear, self.search.budget
         for at, over in worst.items():

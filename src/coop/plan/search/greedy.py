@@ -1,15 +1,16 @@
-"""A first plan, quickly: gaps between two uses of a value are given up one by one, until it fits.
+"""A first plan, quickly: gaps between two uses of a value are dropped one by one, until the plan
+fits.
 
-It begins with keeping everything. A value whose gap is given up leaves after the first of the two
-uses, and is made again right before the second, with whatever is missing for that. Each time the
-gap is chosen that saves the most bytes where memory is short, for its cost. At the end, gaps that
-fit in again are closed, the most expensive first.
+It begins with everything kept. If a gap is dropped, the value leaves after the first of the two
+uses, and is computed again right before the second, with what is missing for that. The gap that
+saves the most bytes where memory is short, for its cost, is dropped first. At the end, dropped gaps
+that fit again are closed, the most expensive first.
 
-A start for the exact planners, and their fallback.
+It is the start of the exact planners, and their fallback.
 
-Levels begin as those of the timeline, and each gap changes them: a timeline for each of thousands
-of gaps would take too long. Whether there is room while something is made again is an estimate for
-the same reason. The timeline of the whole sequence says in the end whether it fits.
+Levels start from the timeline, and each gap changes them: a new timeline for each of thousands of
+gaps would take too long. For the same reason, the room during a rerun is an estimate. In the end,
+the timeline of the whole sequence decides whether it fits.
 """
 
 import heapq
@@ -28,24 +29,25 @@ def greedy(graph: Graph, budget: int) -> list[int]:
 
 
 class Gaps:
-    """The gaps between uses of values, and which of them were given up. poet/start.py adds a
-    second way to do that."""
+    """The gaps between uses of values, and which of them are dropped. poet/start.py adds a second
+    way to drop them."""
 
     def __init__(self, graph: Graph, budget: int) -> None:
         self.graph = graph
         n = len(graph.nodes)
         self.limit = np.full(n + 1, budget, dtype=np.int64)
-        """What main memory may hold while each node runs for the first time; less than the budget
-        where that is not all."""
+        """The bytes that main memory may hold while each node runs for the first time. Less than
+        the budget where a rerun needs more."""
         kept = profile(graph, range(n))
         self.level = np.array([*kept.memory, kept.end], dtype=np.int64)
-        """What main memory holds while each node runs for the first time, and at the end."""
+        """The bytes that main memory holds while each node runs for the first time, and at the
+        end."""
         self.uses: list[list[int]] = []
         """For each value: where it is made or read, in order. Both ends of all its gaps."""
         self.dropped: list[set[int]] = [set() for _ in graph.values]
-        """The ends of gaps that were given up: there the value is made again."""
+        """The ends of dropped gaps: there the value is computed again."""
         self.consumed: list[set[int]] = [set() for _ in graph.values]
-        """Where it is overwritten: it is not there afterwards."""
+        """Where it is overwritten: it is not in memory afterwards."""
         self.again: list[set[int]] = [set() for _ in range(n + 1)]
         """Nodes that are run again before each node."""
         for value, number in graph.overwriter.items():
@@ -53,19 +55,19 @@ class Gaps:
         for made in graph.values:
             self.uses.append([made.node, *made.users, *([n] if made.kept else [])])
         self.careful = True
-        """Gaps stay if what is made on the way does not fit in."""
+        """A gap is kept if the values that are computed on the way do not fit."""
 
     def sequence(self) -> list[int]:
         budget = int(self.limit[0])
         for _ in range(30):
             self.fit()
             self.take_back()
-            places = ((node, at) for at, nodes in enumerate(self.again) for node in nodes)
-            sequence = prune(self.graph, sequence_of(self.graph, places))
+            reruns = ((node, at) for at, nodes in enumerate(self.again) for node in nodes)
+            sequence = prune(self.graph, sequence_of(self.graph, reruns))
             found = profile(self.graph, sequence)
             if found.peak <= budget:
                 return sequence
-            # While something is made again, more may be in memory than when its reader runs.
+            # During a rerun, more may be in memory than when its reader runs.
             self.tighten(found.excess(budget))
         raise PlanError("the plan fits but for what is in memory while values are made again")
 
@@ -76,7 +78,7 @@ class Gaps:
             self.limit[at] = min(self.limit[at], self.level[at]) - over
 
     def fit(self) -> None:
-        """Gives gaps up until the level is nowhere above the limit."""
+        """Drops gaps until the level is nowhere above the limit."""
         for self.careful in (True, False):
             self.give_up()
             if (self.level <= self.limit).all():
@@ -106,11 +108,11 @@ class Gaps:
             heapq.heappush(heap, (rank, value, begin, end))
 
     def offer_around(self, heap: list[tuple[float, int, int, int]], value: int, at: int) -> None:
-        places = self.uses[value]
-        i = places.index(at)
+        uses = self.uses[value]
+        i = uses.index(at)
         for j in (i - 1, i):
-            if 0 <= j < len(places) - 1:
-                self.offer(heap, value, places[j], places[j + 1])
+            if 0 <= j < len(uses) - 1:
+                self.offer(heap, value, uses[j], uses[j + 1])
 
     def rank(self, value: int, begin: int, end: int) -> float | None:
         """Cost for each byte that is saved where memory is short; None if the gap is no longer
@@ -121,29 +123,30 @@ class Gaps:
 
     def saved(self, value: int, begin: int, end: int) -> int:
         """Bytes, summed over the nodes where memory is short; 0 if the gap is no longer there."""
-        places = self.uses[value]
-        i = places.index(end) if end in places else 0
-        if end in self.dropped[value] or not i or places[i - 1] != begin:
+        uses = self.uses[value]
+        i = uses.index(end) if end in uses else 0
+        if end in self.dropped[value] or not i or uses[i - 1] != begin:
             return 0
         over = (self.level - self.limit)[self.inside(value, begin, end)]
         return int(np.clip(over, 0, self.graph.values[value].bytes).sum())
 
     def may_be_run(self, value: int, end: int) -> list[int] | None:
-        """What has to be run again to have the value there. None: it cannot, or has no room
-        meanwhile."""
+        """The nodes to run again to have the value there. None: that is impossible, or there is no
+        room meanwhile."""
         needed = self.needed(self.graph.values[value].node, end)
         if needed is None or (self.careful and not self.fits_for_a_while(needed, end)):
             return None
         return needed
 
     def inside(self, value: int, begin: int, end: int) -> slice:
-        """Where it is in memory because of this gap. A node that makes or reads it has it in
-        memory anyway, but not one before which something is made again that reads it."""
+        """Where it is in memory because of this gap. A node that makes or reads it has it in memory
+        in any case; a node before which a reader of it is run again does not."""
         made = self.graph.values[value]
         return slice(begin + (begin == made.node or begin in made.users), end)
 
     def needed(self, node: int, at: int) -> list[int] | None:
-        """The node, and what has to be run again before it at this place. None: impossible."""
+        """The node, and the nodes that have to be run again before it in this stage. None:
+        impossible."""
         if at >= len(self.graph.nodes):
             return None
         found: list[int] = []
@@ -168,14 +171,14 @@ class Gaps:
         return found
 
     def wanted_after(self, value: int, at: int) -> bool:
-        """Whether somebody counts on finding it there later: then it must not be overwritten."""
-        places = self.uses[value]
-        i = bisect_right(places, at)
-        return i < len(places) and places[i] not in self.dropped[value]
+        """Whether a later use needs it in memory: then it must not be overwritten."""
+        uses = self.uses[value]
+        i = bisect_right(uses, at)
+        return i < len(uses) and uses[i] not in self.dropped[value]
 
     def fits_for_a_while(self, needed: list[int], at: int) -> bool:
-        """Whether what is made on the way has room, before the node that wants it makes anything
-        itself."""
+        """Whether the values that are computed on the way fit, before the node that needs them
+        runs."""
         nodes, values, here = self.graph.nodes, self.graph.values, self.graph.nodes[at]
         order = sorted(needed)
         last = {value: node for node in order for value in nodes[node].inputs}
@@ -191,15 +194,15 @@ class Gaps:
         return most <= max(int(self.limit[at]), int(self.level[at]))
 
     def there(self, value: int, at: int) -> bool:
-        """Whether a value is in memory when a place is reached."""
-        places = self.uses[value]
-        if at <= places[0] or at > places[-1]:
+        """Whether a value is in memory when a stage is reached."""
+        uses = self.uses[value]
+        if at <= uses[0] or at > uses[-1]:
             return False
-        i = bisect_left(places, at)
-        return places[i] not in self.dropped[value] and places[i - 1] not in self.consumed[value]
+        i = bisect_left(uses, at)
+        return uses[i] not in self.dropped[value] and uses[i - 1] not in self.consumed[value]
 
     def drop(self, value: int, begin: int, end: int) -> list[tuple[int, int]]:
-        """Returns the values that are used there from now on as well."""
+        """Returns the values that are now used there too."""
         needed = self.needed(self.graph.values[value].node, end)
         assert needed is not None
         self.dropped[value].add(end)
@@ -215,22 +218,22 @@ class Gaps:
         return touched
 
     def use(self, number: int, at: int) -> list[tuple[int, int]]:
-        places = self.uses[number]
-        if at in places:
+        uses = self.uses[number]
+        if at in uses:
             return []
         was_there = self.there(number, at)
-        insort(places, at)
-        if not was_there:  # it is made again there, and goes again
+        insort(uses, at)
+        if not was_there:  # it is computed again there, and leaves again
             self.dropped[number].add(at)
         return [(number, at)]
 
     def take_back(self) -> None:
-        """Gaps that fit in again are closed, the most expensive first."""
+        """Closes gaps that fit again, the most expensive first."""
         gaps = [(value, end) for value, ends in enumerate(self.dropped) for end in ends]
         gaps.sort(key=lambda gap: -self.graph.nodes[self.graph.values[gap[0]].node].cost)
         for value, end in gaps:
-            places = self.uses[value]
-            begin = places[places.index(end) - 1]
+            uses = self.uses[value]
+            begin = uses[uses.index(end) - 1]
             if begin in self.consumed[value]:
                 continue
             size = self.graph.values[value].bytes

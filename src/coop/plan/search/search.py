@@ -1,8 +1,8 @@
-"""A search: what a planner is given, and where it leaves what it finds.
+"""A search: the task of a planner, and the plans that it has found.
 
-A planner is a function of a search. It offers plans, each of which is checked before it counts,
-and raises the bound. When it returns, the best plan offered is the answer. It asks `left` how long
-it may go on: that is 0 once somebody has said stop.
+A planner is a function of a search. It offers plans, each of which is checked before it counts, and
+raises the bound. When it returns, the best plan offered is the answer. `seconds_left` says how long
+it may continue. That is 0 after `stop`.
 """
 
 import math
@@ -26,11 +26,12 @@ Objective = Callable[[Checked], float]
 class Progress:
     seconds: float
     increase: float | None
-    """Of the duration, by the best plan so far, as a fraction. None: there is none yet."""
+    """By how much the best plan so far increases the duration, as a fraction. None: there is no
+    plan yet."""
     bound: float
     """No plan increases it by less."""
     stage: str
-    """What the planner is at."""
+    """The current phase."""
 
     @property
     def gap(self) -> float | None:
@@ -43,11 +44,11 @@ class Search:
     def __init__(self, graph: Graph, budget: int, seconds: float = 60.0, *, workers: int = 2) -> None:
         self.graph, self.budget, self.workers = graph, budget, workers
         self.paging: Paging | None = None
-        """Where plans may page to; the planner says."""
+        """Where plans may page to. Set by the planner."""
         self.objective: Objective = lambda checked: checked.duration
-        """The less, the better; the planner may have its own."""
+        """What is minimised. A planner may set its own."""
         self.about: dict[str, Any] = {}
-        """What the planner says of its plan."""
+        """The planner's remarks on its plan."""
         self.stage = ""
         self._begin = time.monotonic()
         self._end = self._begin + seconds
@@ -66,14 +67,14 @@ class Search:
         """Since the beginning."""
         return time.monotonic() - self._begin
 
-    def left(self, share: float = 1.0) -> float:
-        """Seconds that the planner may still take, or a share of them; 0 when it should end."""
+    def seconds_left(self, share: float = 1.0) -> float:
+        """Seconds that the planner may still use, or a share of them. 0: it should end."""
         end = min(self._end, getattr(self._here, "end", self._end))
         return 0.0 if self._stopped.is_set() else max(end - time.monotonic(), 0.0) * share
 
     @contextmanager
     def within(self, seconds: float) -> Iterator[None]:
-        """Meanwhile, on this thread, no more than so many seconds are left."""
+        """Inside, on this thread, at most so many seconds are left."""
         self._here.end = time.monotonic() + seconds
         try:
             yield
@@ -93,7 +94,8 @@ class Search:
 
     @contextmanager
     def stopping(self, stopper: Callable[[], Any]) -> Iterator[None]:
-        """Meanwhile `stop` calls this: for solvers that do not look at the clock themselves."""
+        """Inside, `stop` calls this function. For solvers that do not look at the clock
+        themselves."""
         with self._lock:
             self._stoppers.append(stopper)
         if self._stopped.is_set():
@@ -120,7 +122,7 @@ class Search:
         return self._bound
 
     def offer(self, sequence: Sequence[int]) -> bool:
-        """A plan without paging. Whether it is the best so far; raises PlanError if it is not
+        """Offers a plan without paging. True: it is the best so far. Raises PlanError if it is not
         legal."""
         return self.offer_steps(steps_of(self.graph, sequence))
 
@@ -135,14 +137,15 @@ class Search:
             return True
 
     def offer_if_legal(self, sequence: Sequence[int]) -> bool:
-        """For what may be over the budget: whether it is legal and the best so far."""
+        """For a plan that may exceed the budget. True: it is legal and the best so far."""
         try:
             return self.offer(sequence)
         except PlanError:
             return False
 
     def raise_bound(self, bound: float) -> None:
-        """No legal plan takes less. Durations are whole nanoseconds, so the bound is as well."""
+        """Raises the bound: no legal plan takes less. Durations are whole nanoseconds, so the bound
+        is too."""
         with self._lock:
             self._bound = max(self._bound, math.ceil(bound))
 
@@ -153,7 +156,7 @@ class Search:
 
     @property
     def proven(self) -> bool:
-        """Nothing is left to win."""
+        """No better plan exists."""
         return self._best is not None and (self._optimal or self._best[2].duration <= self._bound)
 
     def progress(self) -> Progress:

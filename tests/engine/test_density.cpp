@@ -1,10 +1,10 @@
-// Cheap and dear results are told apart by measured density.
+// Measured density separates cheap from expensive results.
 #include "check.h"
 #include "engine/density.h"
 
 using namespace coop;
 
-TEST(two_heaps_are_parted_and_go_to_opposite_sides) {
+TEST(two_classes_are_separated_and_go_to_opposite_sides) {
   DensityClasses classes;
   check::Random random(1);
   CHECK_EQUAL(classes.side(1e-9), Side::low);  // nothing known yet
