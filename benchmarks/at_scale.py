@@ -3,10 +3,10 @@
     python benchmarks/at_scale.py --json docs/figures/at-scale.json
     python benchmarks/at_scale_page.py
 
-Llama of 7 billion parameters with FSDP2, one sequence of 4,096 words on each rank, on a device model
-of the A100. For some numbers of ranks: what rank 0 holds all the time, its peak, its floor, and the
-time of its collectives. For 64 ranks and some budgets: what the policy and a plan cost. Nothing is
-computed, and no tensor has bytes.
+Llama of 7 billion parameters with FSDP2, one sequence of 4,096 words on each rank, on a device
+model of the A100. For some numbers of ranks: what rank 0 holds all the time, its peak, its floor,
+and the time of its collectives. For 64 ranks and some budgets: what the policy and a plan cost.
+Nothing is computed, and no tensor has bytes.
 """
 
 import time

@@ -1,4 +1,5 @@
-"""A rank that runs out of budget in its third step, beside one that does not: for benchmarks/distributed.py.
+"""A rank that runs out of budget in its third step, beside one that does not: for
+benchmarks/distributed.py.
 
     torchrun --nproc-per-node 2 -m coop run --budget 64MiB benchmarks/distributed_failing.py FILE
 

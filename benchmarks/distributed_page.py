@@ -1,4 +1,5 @@
-"""Puts the figures of benchmarks/distributed.py and benchmarks/at_scale.py into docs/distributed.md.
+"""Puts the figures of benchmarks/distributed.py and benchmarks/at_scale.py into
+docs/distributed.md.
 
 They stand between marks in that page. No figure there is written by hand.
 """

@@ -34,7 +34,8 @@ def encoder() -> nn.Module:
 
 
 def train(steps: int, rank: int, ranks: int) -> tuple[float, float, str, int]:
-    """Processor and wall time of a step, a digest of the parameters, and the bytes between steps."""
+    """Processor and wall time of a step, a digest of the parameters, and the bytes between
+    steps."""
     torch.manual_seed(0)
     model = encoder()
     whole = DistributedDataParallel(model) if ranks > 1 else model

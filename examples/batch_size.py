@@ -2,9 +2,9 @@
 
     torchrun --nproc-per-node 2 examples/batch_size.py --budget 24MiB
 
-Ranks differ in what they need: here the second one has longer sequences. All of them have to go down
-to the same batch size. A trial runs forward and backward without exchanging gradients, so a rank
-that runs out does not leave the others waiting, and `coop.agree` tells them.
+Ranks differ in what they need: here the second one has longer sequences. All of them have to go
+down to the same batch size. A trial runs forward and backward without exchanging gradients, so a
+rank that runs out does not leave the others waiting, and `coop.agree` tells them.
 """
 
 import argparse

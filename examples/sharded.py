@@ -1,4 +1,5 @@
-"""A Llama that is trained by many ranks, each with a part of it (FSDP2). Plain PyTorch: nothing in here knows of coop.
+"""A Llama that is trained by many ranks, each with a part of it (FSDP2). Plain PyTorch: nothing in
+here knows of coop.
 
 coop trace examples/sharded.py --shapes --world-size 64 -o rank0.trace
 coop simulate rank0.trace --budget 40GiB
@@ -77,7 +78,8 @@ class Llama(nn.Module):
 
 
 def train(shape: Shape, batch: int, steps: int, device: torch.device, *, keep: bool = False) -> list[float]:
-    """The loss of each step on this rank. `keep`: gathered parameters stay until the backward pass."""
+    """The loss of each step on this rank. `keep`: gathered parameters stay until the backward
+    pass."""
     torch.manual_seed(0)
     model = Llama(shape).to(device)
     halves = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)

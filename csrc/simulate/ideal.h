@@ -15,7 +15,7 @@
 //      order, make room, run, unlock in order.
 //   6. The storage with the lowest score leaves; of equal ones, the one that joined the pool last.
 //      A score of exactly zero ends the search.
-//   7. The clock starts at 1. A result is touched when it is first computed, not when it is recomputed.
+//   7. The clock starts at 1. A result is touched when it is first computed, not later.
 //   8. The evicted storages around a storage are updated step by step: see surroundings.h.
 //   9. At the end everything still held is brought back and pinned, one tensor after another.
 //
@@ -48,7 +48,7 @@ struct Result {
 
 // The instructions of a trace, one after another in one array:
 //   0, bytes                                                        a source
-//   1, cost, scratch, inputs, outputs, tensor..., (bytes, alias)... an op; alias: an index of the inputs, or -1
+//   1, cost, scratch, inputs, outputs, tensor..., (bytes, alias)... an op; alias: an input, or -1
 //   2, tensor                                                       one reference more
 //   3, tensor                                                       one reference less
 // and `last`, the tensors still held at the end, in the order in which they are brought back.

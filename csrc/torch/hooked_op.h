@@ -1,9 +1,10 @@
 // One op of the program, from the dispatcher to its kernel and back.
 //
 //   1. the storages of its operands are collected; leaves of autograd become sources
-//   2. what it overwrites is made safe to overwrite, operands are brought back and locked (engine/op_call.h)
+//   2. rule 5 holds for what it overwrites; operands are resident and locked (engine/op_call.h)
 //   3. arguments are written down, if the op is worth recording
-//   4. the kernel runs, nested ops unseen; if there is no room, memory is packed, then emptied, and it runs once more
+//   4. the kernel runs, nested ops unseen; if there is no room, memory is packed, then emptied,
+//      and it runs once more
 //   5. results become storages, and the op is recorded
 #pragma once
 

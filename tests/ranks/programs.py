@@ -258,7 +258,8 @@ def several_groups(rank: int, world: int) -> Any:
 
 @program
 def stress_with_late_partners(rank: int, world: int) -> Any:
-    """Many messages and collectives at once, ranks that come late at random, and pressure between."""
+    """Many messages and collectives at once, ranks that come late at random, and pressure
+    between."""
     same, own = random.Random(5), random.Random(100 + rank)
     values = activations(rank)
     pending: list[tuple[Any, torch.Tensor]] = []

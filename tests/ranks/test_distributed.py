@@ -1,4 +1,5 @@
-"""Programs of several ranks give the same bits inside of budgets as without, whatever is evicted while bytes travel."""
+"""Programs of several ranks give the same bits inside of budgets as without, whatever is evicted
+while bytes travel."""
 
 import json
 import os

@@ -1,4 +1,5 @@
-"""Work that is spread over dask workers gives what it gives here, and loses nothing that is finished.
+"""Work that is spread over dask workers gives what it gives here, and loses nothing that is
+finished.
 
 Schedulers and workers are processes of their own, as on other machines.
 """

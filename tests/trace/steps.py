@@ -29,7 +29,8 @@ def op(trace: Trace, name: str) -> Op:
 
 
 def history(trace: Trace) -> list[tuple]:
-    """Ops, and the births and deaths of storages. Views come and go a little differently under fake tensors."""
+    """Ops, and the births and deaths of storages. Views come and go a little differently under fake
+    tensors."""
     storage_of, sizes = storages_of(trace.instructions)
     references = [0] * len(sizes)
     events: list[tuple] = []

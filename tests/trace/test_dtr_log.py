@@ -1,4 +1,5 @@
-"""DTR logs are read as their page says, bad ones are refused with the line's number, and what is written reads back."""
+"""DTR logs are read as their page says, bad ones are refused with the line's number, and what is
+written reads back."""
 
 import gzip
 import json
@@ -164,7 +165,8 @@ def test_what_is_written_reads_back(tmp_path_factory, trace):
 
 
 def copied_on_write(trace, number):
-    """What reading gives for an instruction: the same, unless it writes and its old versions are not released at once."""
+    """What reading gives for an instruction: the same, unless it writes and its old versions are
+    not released at once."""
     op = trace.instructions[number]
     if not isinstance(op, Op) or not op.writes:
         return op

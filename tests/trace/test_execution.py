@@ -77,8 +77,8 @@ def large(trace: Trace) -> Counter[int]:
 
 
 def computing(trace: Trace) -> list[tuple[str, str]]:
-    """Ops that are no views. Not those that make nothing but a tensor without bytes, nor what `torch.tensor` consists of:
-    below autograd it is not seen.
+    """Ops that are no views. Not those that make nothing but a tensor without bytes, nor what
+    `torch.tensor` consists of: below autograd it is not seen.
     """
     return [
         (op.name, op.phase)

@@ -1,4 +1,5 @@
-"""The trace and its file: what is written is read, and what is wrong is refused with the place where it is wrong."""
+"""The trace and its file: what is written is read, and what is wrong is refused with the place
+where it is wrong."""
 
 import gzip
 import json

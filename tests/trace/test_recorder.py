@@ -19,7 +19,8 @@ from coop.trace.trace import FRESH
 pytestmark = pytest.mark.slow
 
 
-# Not swin-t: real and fake layer norm give gradients of other strides, and one copies where the other need not.
+# Not swin-t: real and fake layer norm give gradients of other strides, and one copies where the
+# other need not.
 @pytest.mark.parametrize("name", ["unet", "bert-large", "spos"])
 def test_fake_and_live_recordings_of_a_network_are_the_same_but_for_costs(name):
     network = models.get(name, small=True)

@@ -1,4 +1,5 @@
-"""A script is traced by its shapes alone, as one rank of many, and everything that it changes is put back."""
+"""A script is traced by its shapes alone, as one rank of many, and everything that it changes is
+put back."""
 
 import os
 import sys

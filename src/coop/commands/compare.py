@@ -83,11 +83,12 @@ def compare(
     limit: float,
     pictures: bool,
 ) -> Work:
-    """Play networks under several policies at several memory ratios; write JSON, tables and pictures.
+    """Play networks under several policies at several memory ratios; write JSON, tables and
+    pictures.
 
-    Writes OUTPUT/index.md, the pictures beside it, and one JSON file for each point. What is finished is not played
-    again: an interrupted comparison goes on where it stopped.
-    """  # fmt: skip
+    Writes OUTPUT/index.md, the pictures beside it, and one JSON file for each point. What is
+    finished is not played again: an interrupted comparison goes on where it stopped.
+    """
 
     def work() -> None:
         with refusing(ValueError, NoPictures, SweepError, ClusterError):

@@ -61,7 +61,8 @@ def trace(
     target: str,
     args: tuple[str, ...],
 ) -> Work:
-    """Record one step of TARGET: a network of the paper, by name, or a script with its own ARGS (after --).
+    """Record one step of TARGET: a network of the paper, by name, or a script with its own ARGS
+    (after --).
 
     An execution trace of PyTorch (.json, .json.gz) is recorded already, and turned into a trace.
     """

@@ -181,7 +181,8 @@ class _Channel:
 
 
 _channels: "WeakKeyDictionary[ProcessGroup, _Channel]" = WeakKeyDictionary()
-"""A group ends when the program destroys it: its threads have to end before the interpreter does."""
+"""A group ends when the program destroys it: its threads have to end before the interpreter
+does."""
 atexit.register(_channels.clear)
 _made: dict[str, int] = {}
 """Channels so far, by the group's name. Names are used again when all groups are destroyed."""

@@ -6,8 +6,8 @@ and nothing would say so. So a rank that runs out says at which collective that 
 the default process group. Before its next collective it looks whether all others have said the
 same. Then they all left the step at the same place, and go on. Otherwise the collective is refused.
 
-Collectives outside of a scope are not seen. Ranks that issue different numbers of collectives, as in
-a pipeline, cannot be compared, and are refused as well: coop.agree is for them.
+Collectives outside of a scope are not seen. Ranks that issue different numbers of collectives, as
+in a pipeline, cannot be compared, and are refused as well: coop.agree is for them.
 """
 
 import contextlib

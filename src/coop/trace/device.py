@@ -121,7 +121,8 @@ def load(device: str | Path) -> Device:
 
 def _flops(op: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> int:
     if op is torch.ops.aten.convolution_backward:
-        # As much as forward for each of the two gradients. The registered formula forgets groups: 100 times too much.
+        # As much as forward for each of the two gradients. The registered formula forgets groups:
+        # 100 times too much.
         gradient, inputs, weight, _, *settings, wanted = args
         convolution = flop_registry[torch.ops.aten.convolution]
         return int(convolution(inputs, weight, None, *settings, out_val=gradient)) * sum(map(bool, wanted[:2]))

@@ -95,7 +95,8 @@ def seen_in(things: Any) -> Iterator[Seen]:
 
 
 def read_ops(path: str | Path) -> list[Node]:
-    """The ops below autograd, in the order in which they were called. Raises TraceError and OSError."""
+    """The ops below autograd, in the order in which they were called. Raises TraceError and
+    OSError."""
     content = load_json(path, "an execution trace")
     schema = content.get("schema") if isinstance(content, dict) else None
     if not isinstance(schema, str) or not isinstance(content.get("nodes"), list):

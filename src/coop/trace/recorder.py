@@ -292,7 +292,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             stored.maker = (op, len(call.outputs))
             call.outputs.append(Output(number, size))
         elif id(tensor) not in call.given and (stored.maker is None or stored.maker[0] != op):
-            # Neither an argument that is passed through nor a second result in the same fresh storage.
+            # Neither an argument that is passed through nor a second result in the same fresh
+            # storage.
             of = next((n for n in call.inputs if n in stored.held), stored.current)
             number, geometry = self._number(), _geometry(tensor)
             call.outputs.append(Output(number, 0, call.index(of)))

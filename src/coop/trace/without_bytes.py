@@ -70,7 +70,8 @@ class WithoutBytes:
 
         no_references = SimpleNamespace(getweakrefs=lambda _: [])
         return [
-            # `module.to` swaps fake parameters, unless there are weak references to them, and the mode itself has some.
+            # `module.to` swaps fake parameters, unless there are weak references to them, and the
+            # mode itself has some.
             (torch.utils, "weakref", no_references),
             *((torch.cuda, name, function) for name, function in functions.items()),
             (autocast, "__init__", __init__),

@@ -1,7 +1,7 @@
 """Trains with DDP on all ranks and prints a digest of the parameters.
 
-What is asked for on the command line happens on rank 1, in the second step: --kill, --wait (and rank
-0 waits for it), --fail-once (in the first attempt of the launcher).
+What is asked for on the command line happens on rank 1, in the second step: --kill, --wait (and
+rank 0 waits for it), --fail-once (in the first attempt of the launcher).
 """
 
 import hashlib
