@@ -44,7 +44,7 @@ def evicted_result(memory, kept=1 << 20):
     copy = result.clone()
     memory.commit(copy)
     torch.empty(memory.stats().budget - kept, dtype=torch.uint8)
-    assert memory.state(result) == "evicted"
+    assert memory.state(result) in ("evicted", "swapped")
     return result, copy
 
 

@@ -137,3 +137,21 @@ def test_threads_of_torchscript_are_managed():
         actual = seeded(program)
     assert_same(expected, actual)
     assert memory.stats().evictions > 0
+
+
+def test_a_negated_out_of_another_shape_is_resized_or_refused():
+    """PyTorch resizes it without an operator. If it is resident that works, else it is an error."""
+    with coop.budget("1MiB", checks=3, tiny=0) as memory:
+        a = torch.randn(32, 32)
+        source = torch.randn(8, 8)
+        memory.commit(source)
+        with pytest.warns(UserWarning, match="was resized"):
+            assert_same(torch.mul(a, 2, out=torch._neg_view(source)).clone(), a * 2)
+        made = torch.randn(8, 8).mul(2)
+        view = torch._neg_view(made)
+        assert memory.state(made) == "evicted"
+        with pytest.warns(UserWarning, match="was resized"), pytest.raises(RuntimeError, match=r"memory\.pin"):
+            torch.mul(a, 2, out=view)
+        memory.check()
+        same = torch._neg_view(torch.randn(32, 32).mul(2))
+        assert_same(torch.mul(a, 2, out=same).clone(), a * 2)

@@ -284,13 +284,13 @@ def test_a_failed_rank_ends_although_its_process_group_waits(tmp_path, arguments
 @pytest.mark.slow
 def test_a_killed_rank_is_named_in_the_report(tmp_path):
     ended = coop_run(tmp_path, "--budget", "14MiB", TRAIN, "--kill")
-    summary = root_cause(ended)
+    root_cause(ended)  # of this rank, or of the other one, which fails within the same second
     assert ended.err.count("coop, 2 ranks") == 1, ended
     killed = re.search(
         r"no figures +│ rank 1 on (\S+), process (\d+) +│ killed, or still running after 2 s ", ended.err
     )
     assert killed and killed[1] == socket.gethostname(), ended
-    assert f"Signal 9 (SIGKILL) received by PID {killed[2]}" in summary
+    assert f"Signal 9 (SIGKILL) received by PID {killed[2]}" in ended.err, ended
 
 
 @pytest.mark.slow
