@@ -32,6 +32,11 @@ from coop.sizes import format_bytes, parse_bytes
 from coop.tiers import Disk, Host, pages_name, tier_of
 
 
+_NUMBERS = 64
+"""Tensors up to so many bytes never leave: PyTorch reads numbers that are tensors (the 2 in 2 * x)
+without an operator, when a dispatch mode is active."""
+
+
 class Memory:
     """A scope with a budget. Made by `budget` and `measure`; used with `with`, once."""
 
@@ -245,6 +250,8 @@ def budget(
             f"a budget of {format_bytes(count)} is more than this machine has: {format_bytes(machine)} of memory"
         )
     options = options_for(policy, count, checks, switches)
+    options.tiny = max(options.tiny, _NUMBERS)
+    options.swap_least = max(options.swap_least, _NUMBERS + 1)
     if options.alignment < 16:
         raise ValueError(f"kernels need an alignment of at least 16 bytes, not {options.alignment}")
     if count < options.alignment:

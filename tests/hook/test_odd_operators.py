@@ -3,6 +3,7 @@ runs on threads of its own."""
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import coop
 from same import assert_same, seeded
@@ -155,3 +156,26 @@ def test_a_negated_out_of_another_shape_is_resized_or_refused():
         memory.check()
         same = torch._neg_view(torch.randn(32, 32).mul(2))
         assert_same(torch.mul(a, 2, out=same).clone(), a * 2)
+
+
+class Passing(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("swap", [None, "16MiB"])
+def test_numbers_that_are_tensors_are_there_for_a_dispatch_mode(swap):
+    """PyTorch makes Python numbers of them without an operator."""
+
+    def program():
+        x = torch.randn(64, 64, requires_grad=True)
+        y = (x * 2.5).sin() * 3
+        with Passing():
+            y.sum().backward()
+        return y.detach(), x.grad
+
+    expected = seeded(program)
+    with coop.budget("1MiB", checks=3, tiny=0, swap=swap, swap_least=0) as memory:
+        actual = seeded(program)
+    assert_same(expected, actual)
+    assert memory.stats().evictions > 0
