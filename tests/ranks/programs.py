@@ -473,13 +473,13 @@ def fsdp_evaluating(rank: int, world: int) -> Any:
     found, kept = [], []
     for batch in batches(rank, 4):
         with torch.no_grad():
-            kept.append(model(batch).sin())
+            kept.append(model(batch).sin().sum())
         loss = model(batch).square().mean() + model(batch * 0.5).square().mean()
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         found.append(loss.detach())
-        kept.append(model(batch).detach())  # of a graph that is never run backwards
+        kept.append(model(batch).detach().sum())  # of a graph that is never run backwards
     return [found, kept, [parameter.to_local() for parameter in model.parameters()]]
 
 
