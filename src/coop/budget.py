@@ -31,7 +31,6 @@ from coop.policies import options_for
 from coop.sizes import format_bytes, parse_bytes
 from coop.tiers import Disk, Host, pages_name, tier_of
 
-
 _NUMBERS = 64
 """Tensors up to so many bytes never leave: PyTorch reads numbers that are tensors (the 2 in 2 * x)
 without an operator, when a dispatch mode is active."""
