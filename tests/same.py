@@ -23,6 +23,16 @@ def seeded(program: Program) -> Any:
     return {"result": result, "random state": torch.get_rng_state()}
 
 
+def evict_all(budget: int) -> None:
+    """Evicts everything evictable: allocates the largest block that finds room."""
+    for size in range(budget, 0, -(64 << 10)):
+        try:
+            torch.empty(size, dtype=torch.uint8)
+        except coop.OutOfBudget:
+            continue
+        return
+
+
 def assert_same(expected: Any, actual: Any, where: str = "") -> None:
     """Equal to the last bit, NaNs included."""
     assert type(expected) is type(actual), f"{where}: {type(expected)} is not {type(actual)}"

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import coop
-from same import assert_same, same_in_budget
+from same import assert_same, evict_all, same_in_budget
 
 ROOM = 4 << 20
 
@@ -28,12 +28,7 @@ def pressure():
     """Allocates the largest block that finds room. That evicts everything evictable, however
     expensive it was measured on a busy machine."""
     work()
-    for size in range(ROOM, 0, -(64 << 10)):
-        try:
-            torch.empty(size, dtype=torch.uint8)
-        except coop.OutOfBudget:
-            continue
-        return
+    evict_all(ROOM)
 
 
 def test_tensors_are_evicted_under_pressure():

@@ -8,19 +8,13 @@ import pytest
 import torch
 
 import coop
-from same import assert_same
+from same import assert_same, evict_all
 
 ROOM = 2 << 20
 
 
 def pressure() -> None:
-    """Evicts everything evictable: allocates the largest block that finds room."""
-    for size in range(ROOM, 0, -(64 << 10)):
-        try:
-            torch.empty(size, dtype=torch.uint8)
-        except coop.OutOfBudget:
-            continue
-        return
+    evict_all(ROOM)
 
 
 def evicted(memory: coop.Memory, times: float = 2.0) -> torch.Tensor:
